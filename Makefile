@@ -1,0 +1,59 @@
+# Two commands are enough on a fresh machine: `make run` and `make test`.
+# Everything is installed into .venv and BELLJAR_HOME; as root, `make test` also makes (and removes)
+# a system user, to run the tests once more without privileges.
+
+SHELL := /bin/bash
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 /usr/bin/python3; do \
+	"$$p" -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
+	&& { "$$p" -c 'import sys; print(sys.executable)'; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# Where built environments are, so that tests of them need not build them once more.
+ENVIRONMENTS_HOME := $(or $(BELLJAR_HOME),$(or $(XDG_DATA_HOME),$(HOME)/.local/share)/belljar)
+
+.PHONY: help run test setup check environments test-user bench compat prove clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+run: setup  ## run sample code in a sandbox and show the result
+	$(BIN)/belljar run examples/hello.py --output .sample-output
+
+test: setup environments  ## all checks and tests, as this user and (if root) as an ordinary user too
+	$(MAKE) --no-print-directory check
+	BELLJAR_TEST_HOME=$(ENVIRONMENTS_HOME) $(BIN)/python -m pytest
+	@if [ "$$(id -u)" = 0 ]; then $(MAKE) --no-print-directory test-user; fi
+
+setup: $(STAMP)  ## make .venv with the belljar command in it
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Belljar needs Python 3.11 or newer with venv (Debian: apt-get install python3-venv)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -m compileall -q src
+	touch $(STAMP)
+
+environments: setup  ## build the environments the tests use (numpy and friends, Node, Go)
+	$(BIN)/belljar env build data node go
+
+check: setup  ## format, lint, types, import directions
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test-user: setup
+	bash tests/as_ordinary_user.sh
+
+bench: setup environments  ## Belljar beside the alternatives, in one run
+	$(BIN)/python -m bench
+
+compat: setup environments  ## public test suites inside a sandbox beside the bare host
+	$(BIN)/python -m compat
+
+prove: setup  ## run the containment probes on this machine
+	$(BIN)/belljar prove
+
+clean:  ## remove what make made here
+	rm -rf $(VENV) .test-home .sample-output

@@ -1,0 +1,75 @@
+"""Belljar runs code that nobody vouches for, so that it can do its work and nothing else.
+
+    import belljar
+    result = belljar.run("print(6 * 7)")
+
+Names are loaded when they are first used: the zygote and the command line import this package too,
+and must not pay for what they do not need.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+TYPE_CHECKING = False  # `typing` itself would cost the zygote and the command line milliseconds
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from belljar import aio as aio
+    from belljar.errors import (
+        BelljarError,
+        Closed,
+        EngineError,
+        EngineUnavailable,
+        EnvironmentUnavailable,
+        InvalidRequest,
+    )
+    from belljar.jar import Belljar, run
+    from belljar.model import ErrorInfo, Limits, OutputFile, Result, Usage
+    from belljar.settings import Settings
+
+_HOMES = {
+    "Belljar": "jar",
+    "run": "jar",
+    "Settings": "settings",
+    "Limits": "model",
+    "Result": "model",
+    "Usage": "model",
+    "ErrorInfo": "model",
+    "OutputFile": "model",
+    "BelljarError": "errors",
+    "InvalidRequest": "errors",
+    "EngineUnavailable": "errors",
+    "EnvironmentUnavailable": "errors",
+    "EngineError": "errors",
+    "Closed": "errors",
+}
+
+__all__ = [
+    "Belljar",
+    "BelljarError",
+    "Closed",
+    "EngineError",
+    "EngineUnavailable",
+    "EnvironmentUnavailable",
+    "ErrorInfo",
+    "InvalidRequest",
+    "Limits",
+    "OutputFile",
+    "Result",
+    "Settings",
+    "Usage",
+    "aio",
+    "run",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name == "aio":
+        return importlib.import_module("belljar.aio")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'belljar' has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(f"belljar.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,86 @@
+"""Every exception Belljar raises.
+
+BelljarError
+├── InvalidRequest            the caller asked for something that cannot be; nothing was started
+│   ├── CodeTooLarge
+│   ├── UnknownLanguage
+│   ├── UnknownEngine
+│   ├── UnknownEnvironment
+│   ├── LimitExceeded         a limit is malformed, or above the operator's maximum
+│   ├── InvalidFileName
+│   └── InvalidVariable       an environment variable that would change the runtime itself
+├── Unavailable               this machine or installation lacks something; the hint says what to do
+│   ├── EngineUnavailable
+│   └── EnvironmentUnavailable
+├── EngineError               a wall could not be built, or broke: the host's fault, not the code's
+└── Closed                    a Belljar that was already closed was used
+
+What the *code* does wrong (an exception, a time-out, too much memory) is never an exception here:
+it is the `status` of a Result.
+"""
+
+from __future__ import annotations
+
+
+class BelljarError(Exception):
+    """The root of the tree. `hint` says what to do about it, in words for people."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class InvalidRequest(BelljarError):
+    pass
+
+
+class CodeTooLarge(InvalidRequest):
+    pass
+
+
+class UnknownLanguage(InvalidRequest):
+    pass
+
+
+class UnknownEngine(InvalidRequest):
+    pass
+
+
+class UnknownEnvironment(InvalidRequest):
+    pass
+
+
+class LimitExceeded(InvalidRequest):
+    pass
+
+
+class InvalidFileName(InvalidRequest):
+    pass
+
+
+class InvalidVariable(InvalidRequest):
+    pass
+
+
+class Unavailable(BelljarError):
+    pass
+
+
+class EngineUnavailable(Unavailable):
+    pass
+
+
+class EnvironmentUnavailable(Unavailable):
+    pass
+
+
+class EngineError(BelljarError):
+    pass
+
+
+class Closed(BelljarError):
+    pass

@@ -1,0 +1,66 @@
+"""What the operator decides: defaults, maxima, which engines, where data lives."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from belljar.errors import InvalidRequest
+from belljar.model import GIB, MIB, Limits
+
+
+def default_home() -> Path:
+    """`BELLJAR_HOME`, or the XDG data directory."""
+    if explicit := os.environ.get("BELLJAR_HOME"):
+        return Path(explicit)
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data) / "belljar"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    home: Path = field(default_factory=default_home)
+    engine: str = "auto"
+    defaults: Limits = field(default_factory=Limits)
+    maxima: Limits = field(
+        default_factory=lambda: Limits(
+            timeout_s=120.0,
+            memory_bytes=16 * GIB,
+            cpus=64.0,
+            processes=4096,
+            disk_bytes=16 * GIB,
+            disk_files=1_000_000,
+            open_files=65_536,
+            output_bytes=64 * MIB,
+            result_files=10_000,
+            result_bytes=GIB,
+        )
+    )
+    code_bytes: int = 100_000
+    """R5: longer code is refused before a sandbox starts."""
+    pool_size: int = 4
+    """Walled, unused sandboxes kept waiting per environment once it was used; 0 turns pools off."""
+    pool_maximum: int = 64
+    """How many may wait in all, however high demand is."""
+    pool_idle_s: float = 30.0
+    """After this long without a run a pool shrinks back to `pool_size`."""
+    concurrency: int = 64
+    """Runs at once; further callers wait."""
+    required: tuple[str, ...] = ()
+    """Controls that must be in force, by their name in a result's `isolation`; else an error."""
+    build_environments: bool = True
+    """Build a missing environment on first use; if False, that is an error saying how to."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("pool_size", 0), ("pool_maximum", 0), ("concurrency", 1)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise InvalidRequest(
+                    f"settings.{name}: must be a whole number of at least {least}, not {value!r}"
+                )
+        if isinstance(self.required, str):
+            raise InvalidRequest(
+                "settings.required: must be a tuple of names, not one text",
+                hint=f"write required=({self.required!r},)",
+            )
