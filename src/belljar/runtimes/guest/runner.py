@@ -1,0 +1,191 @@
+"""The process that becomes the user's code.
+
+Python code runs here, in the forked interpreter; every other program is executed over it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import io
+import json
+import os
+import resource
+import signal
+import sys
+import time
+import types
+
+from . import ending
+from .agent import Job
+
+# Modules of an interpreter that has only just started.
+AT_START = frozenset(
+    (
+        "__main__",
+        "_collections_abc",
+        "_sitebuiltins",
+        "abc",
+        "builtins",
+        "codecs",
+        "encodings",
+        "genericpath",
+        "io",
+        "marshal",
+        "os",
+        "posix",
+        "posixpath",
+        "site",
+        "stat",
+        "sys",
+        "time",
+        "zipimport",
+    )
+)
+
+
+def become(job: Job) -> None:
+    """Never returns."""
+    _apply_rlimits(job.rlimits)
+    os.environ.clear()
+    os.environ.update(job.env)
+    if "TZ" in job.env:
+        time.tzset()
+    _more_threads(job.env.get("OMP_NUM_THREADS", "1"))
+    os.chdir(os.path.dirname(job.path))
+    if job.argv is not None:
+        _execute(job.argv)
+    _run_python(job.path, job.report)
+
+
+def _more_threads(count: str) -> None:
+    """Numeric libraries were loaded with one thread, since threads do not survive a fork."""
+    if count != "1" and "threadpoolctl" in sys.modules:
+        sys.modules["threadpoolctl"].threadpool_limits(int(count))
+
+
+def _apply_rlimits(rlimits: dict[str, int]) -> None:
+    for name, value in rlimits.items():
+        kind = getattr(resource, name)
+        _, hard = resource.getrlimit(kind)
+        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (bound, bound))
+
+
+def _execute(argv: list[str]) -> None:
+    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them; a new program expects the default
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    try:
+        os.execve(argv[0], argv, os.environ)
+    except OSError as error:
+        os.write(2, ("belljar: cannot execute %s: %s\n" % (argv[0], error.strerror)).encode())
+        ending.leave(126)
+
+
+def _standard_streams() -> None:
+    """The inherited objects were made for other files; these are like those of a new start."""
+    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        raw = io.FileIO(descriptor, mode, closefd=False)
+        raw.name = "<%s>" % name
+        buffer = io.BufferedReader(raw) if mode == "r" else io.BufferedWriter(raw)
+        stream = io.TextIOWrapper(
+            buffer,
+            encoding="utf-8",
+            errors="backslashreplace" if name == "stderr" else "surrogateescape",
+            newline=None if mode == "r" else "\n",
+            line_buffering=name == "stderr",
+        )
+        stream.mode = mode  # type: ignore[misc]
+        setattr(sys, name, stream)
+        setattr(sys, "__%s__" % name, stream)
+
+
+def prepare(*, hidden: list[str], rehearsal: str | None) -> None:
+    """What can be done before the code is known: called while the runner waits in the pool.
+
+    `hidden`: modules to forget, so that the code cannot import the agent. They come as a list made
+    in the zygote: looking through all modules here would write to each one's reference count.
+    `rehearsal`: a typical first use of the environment's packages; None when somebody waits."""
+    _standard_streams()
+    ending.trusted_path[:] = sys.path
+    for name in hidden:
+        sys.modules.pop(name, None)
+    reseed()
+    sys.dont_write_bytecode = True
+    if rehearsal is not None:
+        _rehearse(rehearsal)
+    gc.enable()
+
+
+def _rehearse(rehearsal: str) -> None:
+    """Walks once through what every run does. A fork shares its parent's memory until a page is
+    written, and each first write costs microseconds: better now than when somebody waits."""
+    sink = io.StringIO()
+    source = "import sys\ndef f(x):\n    return [str(x)]\nprint(*f(1), file=sink)\n"
+    module = types.ModuleType("__main__")
+    module.__dict__.update(__builtins__=builtins, sink=sink)
+    with open("/etc/passwd", "rb") as file:
+        file.read()
+    try:
+        source += rehearsal
+        exec(compile(source.encode(), "rehearsal", "exec", dont_inherit=True), module.__dict__)
+        raise SystemExit
+    except SystemExit as leave:
+        ending.exit_status(leave.code)
+    os.environ.update(dict(os.environ))
+    json.loads(json.dumps({"rehearsal": [1, None, "text"]}))
+    ending.clear(module)
+    ending.collect()
+    ending.flush_files()
+
+
+def reseed() -> None:
+    """Forks share their parent's random state; everything that holds a seed gets a new one.
+
+    The hash seed and the address layout cannot be changed in a running process: `fresh_exec`.
+    """
+    if "random" in sys.modules:
+        sys.modules["random"].seed()
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    if "multiprocessing.process" in sys.modules:
+        process = sys.modules["multiprocessing.process"].current_process()
+        process.authkey = os.urandom(32)
+    if "uuid" in sys.modules:
+        sys.modules["uuid"]._last_timestamp = None  # type: ignore[attr-defined]
+    if "tempfile" in sys.modules:
+        sys.modules["tempfile"]._name_sequence = None  # type: ignore[attr-defined]
+
+
+def _run_python(path: str, report: object) -> None:
+    sys.argv = [path]
+    sys.orig_argv = [sys.executable, path]
+    sys.path.insert(0, os.path.dirname(path))
+    _make_room(os.path.dirname(path))
+    known = len(sys.modules)
+    ending.leave(ending.finish(_run_main(path, report), known))
+
+
+def _run_main(path: str, report: object) -> int:
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__=path, __builtins__=builtins, __cached__=None, __annotations__={})
+    sys.modules["__main__"] = main
+    try:
+        with open(path, "rb") as file:
+            source = file.read()
+        exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
+    except SystemExit as leave:
+        return ending.exit_status(leave.code)
+    except BaseException as error:
+        return ending.uncaught(error, report)
+    return 0
+
+
+def _make_room(folder: str) -> None:
+    """A caller's own module goes before one of the same name that is only here because it was
+    imported ahead; those that every interpreter has at its start stay, as they do there."""
+    for entry in os.listdir(folder):
+        name = entry[:-3] if entry.endswith(".py") else entry
+        if name in sys.modules and name not in AT_START:
+            for loaded in [n for n in sys.modules if n == name or n.startswith(name + ".")]:
+                del sys.modules[loaded]
