@@ -1,0 +1,1 @@
+"""The embedded wall: Linux namespaces, a private root, seccomp, Landlock and cgroups."""
