@@ -1,0 +1,110 @@
+"""A place for groups, and this process's folder in it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Collection, Mapping
+
+from . import files
+from .owner import new_owner
+from .plan import Version
+
+FOLDER = "belljar"
+HOST_LEAF = "belljar-host"
+# pids comes first everywhere: who is in any group of a sandbox is in that one, so that killing by
+# its list misses nobody, even when the host died between two of the moves.
+CONTROLLERS = ("pids", "memory", "cpu", "cpuacct")
+CONTROLLERS_V2 = ("memory", "pids", "cpu")
+
+
+class Hierarchy:
+    """A place for groups. Claiming it makes this process's folder there, closing removes it."""
+
+    def __init__(
+        self,
+        version: Version,
+        folders: Mapping[str, str],
+        *,
+        step_aside: bool = False,
+        enable: Collection[str] = CONTROLLERS_V2,
+    ) -> None:
+        self.version: Version = version
+        self.folders = dict(folders)
+        """Controller → the group that holds our folder; on v2 the same for all."""
+        self.step_aside = step_aside
+        """v2: this process must first move into a leaf, because it sits in that group alone."""
+        self.enable = tuple(enable) if version == 2 else ()
+        # v1 controllers may be mounted together, and v2 has them all in one: one name per folder.
+        self.roots = tuple({folder: name for name, folder in self.folders.items()}.values())
+        self.owner = ""
+        self.files: frozenset[str] = frozenset()
+        self.fds: dict[str, int] = {}
+
+    def describe(self) -> dict[str, str]:
+        """Control → mechanism, for a result's `isolation`."""
+        return dict.fromkeys(("memory", "processes", "cpu"), f"cgroup-v{self.version}")
+
+    @property
+    def places(self) -> list[str]:
+        return [self.folders[root] for root in self.roots]
+
+    def claim(self) -> None:
+        """Make this process's folder; idempotent. Before any child is started: see `step_aside`."""
+        if self.fds:
+            return
+        self.owner = new_owner()
+        made: dict[str, int] = {}
+        try:
+            if self.step_aside:
+                self._step_aside(os.getpid())
+            for place in self.places:
+                files.enable(place, self.enable)
+                made[place] = self._claim(place)
+        except OSError as error:
+            for place, fd in made.items():
+                files.rmdir(f"{place}/{FOLDER}/{self.owner}")
+                os.close(fd)
+            raise files.engine_error("claim", error) from error
+        self.fds = {controller: made[place] for controller, place in self.folders.items()}
+        self.files = frozenset(
+            name for place in self.places for name in os.listdir(f"{place}/{FOLDER}")
+        )
+
+    def close(self) -> None:
+        """Give the folder up. A group that is still busy stays, for `sweep`."""
+        fds, self.fds = set(self.fds.values()), {}
+        # A forked copy of this process has the descriptors too, but the folder is not its own.
+        mine = bool(fds) and self.owner.startswith(f"{os.getpid()}-")
+        for place in self.places if mine else ():
+            for folder in (f"{place}/{FOLDER}/{self.owner}", f"{place}/{FOLDER}"):
+                files.rmdir(folder)
+        for fd in fds:
+            os.close(fd)
+
+    def _step_aside(self, pid: int) -> None:
+        (place,) = self.places
+        if files.members(None, place) - {pid}:
+            raise OSError(errno.EBUSY, "other processes came into the group", place)
+        leaf = f"{place}/{HOST_LEAF}"
+        files.mkdir(leaf)
+        files.write(None, f"{leaf}/cgroup.procs", str(pid))
+
+    def _claim(self, place: str) -> int:
+        top, own = f"{place}/{FOLDER}", f"{place}/{FOLDER}/{self.owner}"
+        for _ in range(100):
+            try:
+                files.mkdir(top)
+                files.enable(top, self.enable)
+                files.mkdir(own)
+                files.enable(own, self.enable)
+                fd = os.open(own, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue  # another Belljar, closing, removed the folder it had just emptied
+            # The lock says "alive" also to a Belljar that cannot see our pid (another namespace).
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            if files.inode(own) == os.fstat(fd).st_ino:
+                return fd
+            os.close(fd)
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), own)

@@ -1,0 +1,64 @@
+"""The writes that put limits in force: a pure function, so that their order can be tested."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal, NamedTuple
+
+from belljar.model import Limits
+
+Version = Literal[1, 2]
+
+PERIOD_US = 100_000
+SMALLEST_QUOTA_US = 1_000
+
+
+class Write(NamedTuple):
+    controller: str
+    file: str
+    text: str
+
+
+def plan(
+    limits: Limits,
+    version: Version,
+    *,
+    reserve: int = 1,
+    files: Collection[str] = (),
+    previous: Limits | None = None,
+) -> list[Write]:
+    """The writes that put limits in force, in order.
+
+    `reserve`: processes of ours in the group, on top of what the code may have. `files`: what this
+    kernel offers, for the optional ones. `previous`: the limits in force, None for a new group.
+    """
+    memory = str(limits.memory_bytes)
+    processes = Write("pids", "pids.max", str(limits.processes + reserve))
+    quota = str(max(SMALLEST_QUOTA_US, round(limits.cpus * PERIOD_US)))
+    if version == 2:
+        optional = [
+            Write("memory", "memory.swap.max", "0"),
+            Write("memory", "memory.oom.group", "1"),
+        ]
+        return [
+            Write("memory", "memory.max", memory),
+            *(write for write in optional if write.file in files),
+            processes,
+            Write("cpu", "cpu.max", f"{quota} {PERIOD_US}"),
+        ]
+    both = [Write("memory", "memory.limit_in_bytes", memory)]
+    if "memory.memsw.limit_in_bytes" in files:
+        both.append(Write("memory", "memory.memsw.limit_in_bytes", memory))
+        # The kernel refuses a memory limit above memory plus swap at any moment between.
+        if previous is not None and limits.memory_bytes > previous.memory_bytes:
+            both.reverse()
+    else:
+        both.append(Write("memory", "memory.swappiness", "0"))
+    sockets = "memory.kmem.tcp.limit_in_bytes"  # v1 counts socket buffers only when asked to
+    return [
+        *both,
+        *([Write("memory", sockets, memory)] if sockets in files else []),
+        processes,
+        Write("cpu", "cpu.cfs_period_us", str(PERIOD_US)),
+        Write("cpu", "cpu.cfs_quota_us", quota),
+    ]
