@@ -1,0 +1,11 @@
+"""The Python that sandboxes run."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def base_interpreter() -> str:
+    """The interpreter itself, not the virtual environment's link to it."""
+    return os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
