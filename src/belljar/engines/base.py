@@ -1,0 +1,112 @@
+"""What every wall offers: the one interface behind which engines differ."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from belljar.model import Limits, Usage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """What a sandbox stands on: an environment that is built and ready to be mounted."""
+
+    name: str
+    tier: str = ""
+    """Which of the environment's warm interpreters; "" where there is only one."""
+    mount: str
+    """Where the environment's folder appears inside."""
+    folder: Path | None = None
+    """The environment's folder on the host; None for the bare interpreter."""
+    package_path: tuple[str, ...] = ()
+    """Where inside the environment's Python packages are."""
+    preload: tuple[str, ...] = ()
+    """Modules that a warm interpreter has already imported."""
+    rehearsal: str = ""
+    """A typical first use of them, gone through before the code is known."""
+
+    @property
+    def key(self) -> str:
+        """Tells one warm interpreter from another."""
+        return f"{self.name}/{self.tier}" if self.tier else self.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """One line of `belljar doctor`: a part of the wall, and whether it works on this machine."""
+
+    name: str
+    mechanism: str
+    works: bool
+    hint: str = ""
+    essential: bool = True
+    """False for a control that has a weaker stand-in, named in `mechanism`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A look at a sandbox from outside."""
+
+    usage: Usage
+    out_of_memory: bool
+    """The kernel killed something in here for lack of memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inside:
+    """What the agent enforces itself, because the wall cannot do it from outside."""
+
+    rlimits: Mapping[str, int]
+    watch_memory_bytes: int | None = None
+
+
+class Wall(Protocol):
+    """One isolated place with an agent in it."""
+
+    stream: socket.socket
+    isolation: Mapping[str, str]
+    """Control → mechanism in force, for the result."""
+
+    def settle(self) -> None:
+        """The agent waits: what was used up to now is not the run's."""
+        ...
+
+    def apply(self, limits: Limits) -> Inside:
+        """Sets the limits of the coming run; returns what the agent has to enforce."""
+        ...
+
+    def look(self) -> Seen | None:
+        """What the run used and met since `settle`, or None when only the agent can tell."""
+        ...
+
+    def kill(self) -> None:
+        """Ends everything inside at once. Safe to call again."""
+        ...
+
+    async def destroy(self) -> None:
+        """Kills, waits until nothing is left, and frees what the wall held on the host."""
+        ...
+
+
+class Engine(Protocol):
+    name: str
+    interpreter: str
+    """The Python to execute inside, for runs that want a new one."""
+
+    def controls(self) -> list[Control]:
+        """Everything this wall is made of, tried on this machine."""
+        ...
+
+    async def create(self, ground: Ground, limits: Limits, *, waiting: bool) -> Wall:
+        """Builds a new sandbox up to the point where the agent is starting behind the wall.
+
+        `waiting`: it will wait for its run, so what takes time ahead of need may be done."""
+        ...
+
+    async def close(self) -> None:
+        """Ends every sandbox and frees everything."""
+        ...

@@ -1,0 +1,188 @@
+"""How a process becomes a sandbox: the steps in order, each failing closed under its own name.
+
+It starts as a fork of the zygote in new user, pid, mount, ipc and uts namespaces, already counted
+by its cgroup, with all capabilities *inside its own user namespace* and none outside.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable
+
+from belljar.runtimes.guest import runner
+
+from . import capabilities, kernel, landlock, mounts, places, seccomp
+
+HOST_NAME = "belljar"
+
+
+class Blueprint:
+    """What the zygote worked out once for all its sandboxes."""
+
+    def __init__(
+        self,
+        proc_files: list[str],
+        proc_folders: list[str],
+        program: bytes,
+        landlock_abi: int,
+        own_modules: list[str],
+        rehearsal: str,
+        counted: bool,
+    ) -> None:
+        self.proc_files = proc_files
+        self.proc_folders = proc_folders
+        self.program = program
+        self.landlock_abi = landlock_abi
+        self.own_modules = own_modules
+        self.rehearsal = rehearsal
+        self.counted = counted
+        """Whether a cgroup counts what sandboxes use."""
+
+
+class Sandbox:
+    """A sandbox under construction."""
+
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        disk_bytes: int,
+        disk_files: int,
+        cpus: list[int] | None,
+        *,
+        rehearse: bool,
+    ) -> None:
+        self.blueprint = blueprint
+        self.disk_bytes = disk_bytes
+        self.disk_files = disk_files
+        self.cpus = cpus
+        """The cores it may use, where no cgroup limits its share."""
+        self.rehearse = rehearse
+        """It will wait for its run; otherwise somebody waits for it."""
+        self.roots: dict[str, int] = {}
+
+
+class StepFailed(Exception):
+    def __init__(self, step: str, error: Exception, hint: str) -> None:
+        super().__init__(f"{step}: {error}")
+        self.step = step
+        self.hint = hint
+
+
+def _identity(sandbox: Sandbox) -> None:
+    """An ordinary user without groups (I1)."""
+    os.setresgid(places.GID, places.GID, places.GID)
+    os.setresuid(places.UID, places.UID, places.UID)
+
+
+def _groups_of_its_own(sandbox: Sandbox) -> None:
+    """The cgroup it was put into becomes the root of all it can see."""
+    kernel.unshare(kernel.CLONE_NEWCGROUP)
+
+
+def _host_name(sandbox: Sandbox) -> None:
+    kernel.sethostname(HOST_NAME)
+
+
+def _writable_places(sandbox: Sandbox) -> None:
+    sandbox.roots = mounts.writable_places(
+        disk_bytes=sandbox.disk_bytes, disk_files=sandbox.disk_files
+    )
+
+
+def _processes(sandbox: Sandbox) -> None:
+    mounts.own_proc()
+
+
+def _quotas(sandbox: Sandbox) -> None:
+    """Kernel objects counted per user: one sandbox must not use up its neighbours' (RS-18).
+
+    No watches at all: the folders of the private root are the host's own, and a watch would tell
+    what the host and the neighbours do in them."""
+    for name, most in (
+        ("max_inotify_instances", 16),
+        ("max_inotify_watches", 0),
+        ("max_user_namespaces", 0),
+    ):
+        descriptor = os.open(f"/proc/sys/user/{name}", os.O_WRONLY)
+        os.write(descriptor, str(most).encode())
+        os.close(descriptor)
+
+
+def _kernel_information(sandbox: Sandbox) -> None:
+    mounts.cover_proc(sandbox.blueprint.proc_files, sandbox.blueprint.proc_folders)
+
+
+def _terminals(sandbox: Sandbox) -> None:
+    mounts.own_terminals()
+
+
+def _resource_limits(sandbox: Sandbox) -> None:
+    for kind, most in (
+        # One byte, not none: a core dump piped to a helper on the host ignores any other limit.
+        (resource.RLIMIT_CORE, 1),
+        (resource.RLIMIT_MEMLOCK, 64 * 1024),
+        (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_RTPRIO, 0),
+        (resource.RLIMIT_NICE, 0),
+        (resource.RLIMIT_SIGPENDING, 1024),
+    ):
+        _, hard = resource.getrlimit(kind)
+        if hard != resource.RLIM_INFINITY:
+            most = min(most, hard)  # never above what we were given
+        resource.setrlimit(kind, (most, most))
+    if sandbox.cpus is not None:
+        os.sched_setaffinity(0, sandbox.cpus)
+
+
+def _capabilities(sandbox: Sandbox) -> None:
+    capabilities.drop()
+
+
+def _system_calls(sandbox: Sandbox) -> None:
+    """Also sets no-new-privileges, without which the kernel takes no filter."""
+    seccomp.install(sandbox.blueprint.program)
+
+
+def _agent_hidden(sandbox: Sandbox) -> None:
+    """The code has the agent's uid: this keeps /proc/1/mem and /proc/1/fd closed to it."""
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+
+
+STEPS: tuple[tuple[str, Callable[[Sandbox], None], str], ...] = (
+    ("identity", _identity, "the sandbox's uid is not mapped; is the id range in use?"),
+    ("cgroup namespace", _groups_of_its_own, "needs Linux 4.6 or newer"),
+    ("host name", _host_name, ""),
+    ("writable places", _writable_places, "tmpfs in a user namespace needs Linux 4.18 or newer"),
+    ("processes", _processes, "inside a container, /proc must be unmasked: systempaths=unconfined"),
+    ("quotas", _quotas, ""),
+    ("kernel information", _kernel_information, ""),
+    ("terminals", _terminals, ""),
+    ("resource limits", _resource_limits, ""),
+    ("capabilities", _capabilities, ""),
+    ("system calls", _system_calls, "the kernel needs CONFIG_SECCOMP_FILTER"),
+    ("agent hidden", _agent_hidden, ""),
+)
+
+
+def contain(sandbox: Sandbox) -> None:
+    """Runs every step; the first that fails ends the sandbox."""
+    for name, step, hint in STEPS:
+        try:
+            step(sandbox)
+        except (OSError, ValueError) as error:
+            raise StepFailed(name, error, hint) from error
+
+
+def harden_runner(sandbox: Sandbox) -> None:
+    """What the code's own process gets on top of what it inherits from the agent."""
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
+    # The kernel's choice when memory runs out should be the code, not the agent.
+    descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+    os.write(descriptor, b"500")
+    os.close(descriptor)
+    blueprint = sandbox.blueprint
+    if blueprint.landlock_abi:
+        landlock.restrict(writable=places.WRITABLE)
+    rehearsal = blueprint.rehearsal if sandbox.rehearse else None
+    runner.prepare(hidden=blueprint.own_modules, rehearsal=rehearsal)

@@ -1,0 +1,316 @@
+"""The jail, seen from the host: zygotes, sandboxes, and what the host enforces about them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import secrets
+import signal
+import socket
+from collections.abc import Mapping
+
+from belljar.engines.base import Control, Ground, Inside, Seen
+from belljar.errors import EngineError, EngineUnavailable
+from belljar.model import GIB, Limits, Usage
+from belljar.runtimes.interpreter import base_interpreter
+
+from . import cgroups, launch
+from .process import ROOM_HINT, Zygote
+
+AGENT_PROCESSES = 1
+"""The agent counts as a process of its sandbox; the limit is about the code's."""
+
+
+DESCRIPTORS = 65_536
+OPEN_FILES_UNCOUNTED = 256
+"""Where no cgroup counts what waits in sockets: fewer of them, each with a short queue (netns)."""
+UNUSED_BYTES = GIB
+"""Memory that a process may reserve beyond its limit where no cgroup counts what it really uses:
+thread stacks are mostly never touched. The watchdog looks at the rest."""
+
+
+class JailEngine:
+    name = "jail"
+
+    def __init__(self, *, required: tuple[str, ...] = ()) -> None:
+        self._required = required
+        self._zygotes: dict[str, asyncio.Task[Zygote]] = {}
+        self._ids: set[int] = set()
+        self._next_id = 0
+        self._walls: set[JailWall] = set()
+        self._making: set[asyncio.Task[JailWall]] = set()
+        _room_for_descriptors()
+        begun = launch.take()
+        self._hierarchy = begun.hierarchy if begun else launch.claim_cgroups()
+        self._launched = {begun.launched.ground.key: begun.launched} if begun else {}
+        self.interpreter = base_interpreter()
+
+    def controls(self) -> list[Control]:
+        from . import checks  # much to load, and only doctor asks
+
+        return checks.controls()
+
+    async def create(self, ground: Ground, limits: Limits, *, waiting: bool) -> JailWall:
+        """Not to be cancelled half-way: the zygote's answer would be taken for the next one's."""
+        making = asyncio.ensure_future(self._make(ground, limits, waiting=waiting))
+        self._making.add(making)
+        making.add_done_callback(self._making.discard)
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            making.add_done_callback(_unwanted)
+            raise
+
+    async def _make(self, ground: Ground, limits: Limits, *, waiting: bool) -> JailWall:
+        zygote = await self._zygote(ground)
+        try:
+            return await self._make_from(zygote, limits, waiting=waiting)
+        except EngineError:
+            if zygote.alive:
+                raise
+        # Killed from outside, perhaps long ago. No code has run yet, so a new one may take over.
+        return await self._make_from(await self._zygote(ground), limits, waiting=waiting)
+
+    async def _make_from(self, zygote: Zygote, limits: Limits, *, waiting: bool) -> JailWall:
+        isolation = self._isolation(zygote)
+        self._check_required(isolation)
+        with contextlib.ExitStack() as undo:
+            try:
+                group = self._group(limits)
+                if group:
+                    undo.callback(group.remove)
+                index = self._take_id(zygote)
+                undo.callback(self._ids.discard, index)
+                ours, theirs = socket.socketpair()
+                undo.callback(ours.close)
+            except OSError as error:
+                raise EngineError(
+                    f"the host has no room for another sandbox: {error}", hint=ROOM_HINT
+                ) from error
+            pidfd = await zygote.spawn(
+                theirs,
+                group,
+                index=index,
+                disk_bytes=limits.disk_bytes,
+                disk_files=limits.disk_files,
+                cpus=None if group else _cores(limits.cpus),
+                rehearse=waiting,
+            )
+            undo.pop_all()
+        ours.setblocking(False)
+        wall = JailWall(self, ours, pidfd, group, index, isolation, limits)
+        self._walls.add(wall)
+        return wall
+
+    def _group(self, limits: Limits) -> cgroups.Group | None:
+        if not self._hierarchy:
+            return None
+        group = cgroups.Group.create(self._hierarchy, secrets.token_hex(8))
+        try:
+            group.apply(limits, reserve=AGENT_PROCESSES)
+        except BaseException:
+            group.remove()
+            raise
+        return group
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._making, return_exceptions=True)
+        walls = [wall.destroy() for wall in list(self._walls)]
+        await asyncio.gather(*walls, return_exceptions=True)
+        zygotes, self._zygotes = list(self._zygotes.values()), {}
+        for task in zygotes:
+            task.cancel()
+            if task.done() and not task.cancelled() and not task.exception():
+                task.result().close()
+        for launched in self._launched.values():
+            launched.abandon()
+        self._launched.clear()
+        if self._hierarchy:
+            self._hierarchy.close()
+
+    async def _zygote(self, ground: Ground) -> Zygote:
+        """The environment's zygote; a dead one is replaced, two callers never start two."""
+        task = self._zygotes.get(ground.key)
+        if task is None or (task.done() and (task.exception() or not task.result().alive)):
+            task = asyncio.ensure_future(self._start(ground))
+            self._zygotes[ground.key] = task
+        return await asyncio.shield(task)
+
+    async def _start(self, ground: Ground) -> Zygote:
+        launched = self._launched.pop(ground.key, None)
+        return await Zygote.start(
+            launched or launch.launch(ground, cgroups=self._hierarchy is not None)
+        )
+
+    def _take_id(self, zygote: Zygote) -> int:
+        """A uid of the zygote's range that no living sandbox has; 0 where there is no range."""
+        if zygote.ids.count == 1:
+            return 0
+        for _ in range(zygote.ids.count):
+            self._next_id = self._next_id % (zygote.ids.count - 1) + 1
+            if self._next_id not in self._ids:
+                self._ids.add(self._next_id)
+                return self._next_id
+        raise EngineError("no uid is left for another sandbox")
+
+    def _isolation(self, zygote: Zygote) -> dict[str, str]:
+        isolation = {
+            "user": "namespace, own uid" if zygote.ids.has_range else "namespace, shared uid",
+            "processes_hidden": "pid namespace",
+            "filesystem": "private read-only root",
+            "network": "none (namespace)",
+            "system_calls": "seccomp allowlist",
+            "landlock": f"ABI {zygote.landlock_abi}" if zygote.landlock_abi else "absent",
+            "disk": "tmpfs quota",
+        }
+        if self._hierarchy:
+            isolation.update(self._hierarchy.describe())
+        else:
+            isolation.update(memory="watchdog", processes="rlimit", cpu="affinity")
+        return isolation
+
+    def _check_required(self, isolation: Mapping[str, str]) -> None:
+        for control in self._required:
+            if control not in isolation:
+                raise EngineUnavailable(
+                    f"the required control {control!r} is unknown",
+                    hint=f"known: {', '.join(sorted(isolation))}",
+                )
+            weak = ("absent", "watchdog", "rlimit", "affinity", "namespace, shared uid")
+            if isolation[control] in weak:
+                raise EngineUnavailable(
+                    f"the required control {control!r} is not in force here"
+                    f" (there is only: {isolation[control]})",
+                    hint="belljar doctor says what is missing",
+                )
+
+
+class JailWall:
+    """One sandbox. Its pid 1 is known by a descriptor, so no other process is hit by mistake."""
+
+    def __init__(
+        self,
+        engine: JailEngine,
+        stream: socket.socket,
+        pidfd: int,
+        group: cgroups.Group | None,
+        index: int,
+        isolation: Mapping[str, str],
+        limits: Limits,
+    ) -> None:
+        self.stream = stream
+        self.isolation = isolation
+        self._engine = engine
+        self._pidfd = pidfd
+        self._group = group
+        self._index = index
+        self._limits = limits
+        self._destroyed: asyncio.Task[None] | None = None
+
+    def settle(self) -> None:
+        if self._group:
+            self._group.baseline()
+
+    def apply(self, limits: Limits) -> Inside:
+        if self._group:
+            if limits != self._limits:
+                self._group.apply(limits, reserve=AGENT_PROCESSES)
+                self._limits = limits
+            return Inside(rlimits={"RLIMIT_NOFILE": limits.open_files})
+        rlimits = {
+            "RLIMIT_NOFILE": min(limits.open_files, OPEN_FILES_UNCOUNTED),
+            "RLIMIT_NPROC": limits.processes + AGENT_PROCESSES,
+            "RLIMIT_DATA": limits.memory_bytes + UNUSED_BYTES,
+        }
+        return Inside(rlimits=rlimits, watch_memory_bytes=limits.memory_bytes)
+
+    def look(self) -> Seen | None:
+        if self._group is None:
+            return None
+        try:
+            used, killed = self._group.usage(), self._group.oom_kills() > 0
+        except FileNotFoundError:  # destroyed meanwhile
+            return None
+        processes = used.processes if used.peak_processes is None else used.peak_processes
+        usage = Usage(
+            cpu_ms=used.cpu_ms,
+            peak_memory_bytes=used.peak_memory_bytes,
+            peak_processes=max(0, processes - AGENT_PROCESSES),
+        )
+        return Seen(usage=usage, out_of_memory=killed)
+
+    def kill(self) -> None:
+        try:
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        except (ProcessLookupError, OSError):
+            pass
+
+    async def destroy(self) -> None:
+        self.destroy_later()
+        assert self._destroyed is not None
+        await asyncio.shield(self._destroyed)
+
+    def destroy_later(self) -> None:
+        if self._destroyed is None:
+            self._destroyed = asyncio.ensure_future(self._destroy())
+
+    async def _destroy(self) -> None:
+        self.kill()
+        await _exited(self._pidfd)
+        try:
+            self.stream.close()
+            os.close(self._pidfd)
+            self._pidfd = -1
+            if self._group:
+                await _removed(self._group)
+        finally:
+            self._engine._ids.discard(self._index)
+            self._engine._walls.discard(self)
+
+
+def _unwanted(making: asyncio.Task[JailWall]) -> None:
+    """Whoever asked for this sandbox has gone."""
+    if not making.cancelled() and not making.exception():
+        making.result().destroy_later()
+
+
+async def _removed(group: cgroups.Group) -> None:
+    """A group can go once its last process has left the kernel; what is left is swept later."""
+    for pause_s in (0, 0.001, 0.01, 0.05, 0.2, 1.0):
+        await asyncio.sleep(pause_s)
+        if group.remove():
+            return
+        group.kill()
+
+
+async def _exited(pidfd: int) -> None:
+    """Waits until pid 1 has exited, which the kernel lets it do only after everything else."""
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+
+    def readable() -> None:
+        loop.remove_reader(pidfd)
+        if not done.done():
+            done.set_result(None)
+
+    loop.add_reader(pidfd, readable)
+    await done
+
+
+def _room_for_descriptors() -> None:
+    """Each sandbox takes two. Also, descriptors that wait in a Unix socket are counted per user and
+    against the sender's limit: at the usual 1024 one sandbox with the same uid could keep us from
+    passing any."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(hard, DESCRIPTORS) if hard != resource.RLIM_INFINITY else DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _cores(cpus: float) -> list[int]:
+    """Without a cgroup the share becomes a number of cores, chosen at random to spread the load."""
+    allowed = sorted(os.sched_getaffinity(0))
+    count = min(len(allowed), max(1, round(cpus)))
+    return sorted(secrets.SystemRandom().sample(allowed, count))

@@ -1,0 +1,182 @@
+"""Sending a zygote on its way: all that happens before it boots by itself.
+
+Loads little, so that the command line can begin here and load the rest of Belljar meanwhile.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from belljar.engines.base import Ground
+from belljar.errors import EngineError
+from belljar.runtimes.interpreter import base_interpreter
+
+from . import cgroups, root, userns
+
+ZYGOTE_VARIABLES = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/tmp"}
+"""The zygote's whole environment; /proc/self/environ shows it to every sandbox."""
+PACKAGE_ROOT = str(Path(__file__).resolve().parents[3])
+# Every sandbox can read its own command line, which is the zygote's: no path of the host in it.
+_START = "import os; exec(os.read({control}, 4096))"
+_BOOT = """\
+import sys
+sys.path[0] = {root!r}
+from belljar.engines.jail import zygote
+zygote.live(zygote.boot({control}))
+"""
+
+
+class Launch(NamedTuple):
+    """An interpreter that has been told to become a zygote."""
+
+    ground: Ground
+    control: socket.socket
+    process: subprocess.Popen[bytes]
+    ids: userns.IdMap
+    complaints: int
+    """What it complains about while it boots; it lets go of this before it serves."""
+
+    def abandon(self) -> None:
+        """Nobody wants it: it ends by itself when it finds its control socket closed."""
+        self.control.close()
+        self.process.wait()
+        os.close(self.complaints)
+
+
+def launch(ground: Ground, *, cgroups: bool) -> Launch:
+    """Starts an interpreter and tells it what to become."""
+    ids = userns.choose(
+        Path("/proc/self/uid_map").read_text(),
+        euid=os.geteuid(),
+        egid=os.getegid(),
+        pid=os.getpid(),
+    )
+    with contextlib.ExitStack() as undo:
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            undo.enter_context(ours)
+            with theirs:
+                complaints = os.memfd_create("belljar-zygote")
+                undo.callback(os.close, complaints)
+                owner = os.pidfd_open(os.getpid())
+                undo.callback(os.close, owner)
+                control = theirs.fileno()
+                process = subprocess.Popen(
+                    [base_interpreter(), "-SsB", "-c", _START.format(control=control)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=complaints,
+                    env=ZYGOTE_VARIABLES,
+                    cwd="/",
+                    start_new_session=True,
+                    pass_fds=(control,),
+                )
+            undo.callback(process.wait)
+            ours.setblocking(False)
+            ours.send(_BOOT.format(root=PACKAGE_ROOT, control=control).encode())
+            send(ours, _configuration(ground, ids, cgroups=cgroups), [owner])
+        except OSError as error:
+            raise EngineError(
+                f"the jail's zygote for {ground.key!r} could not be started: {error}",
+                hint="are open files or processes (ulimit -n, -u) of this user used up?",
+            ) from error
+        undo.pop_all()
+    os.close(owner)
+    return Launch(ground, ours, process, ids, complaints)
+
+
+def _configuration(ground: Ground, ids: userns.IdMap, *, cgroups: bool) -> dict[str, Any]:
+    paths = sysconfig.get_paths(vars={"base": sys.base_prefix, "platbase": sys.base_exec_prefix})
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    foreign = {
+        paths["purelib"],
+        paths["platlib"],
+        f"{sys.base_prefix}/lib/python{version}/site-packages",
+        "/usr/lib/python3/dist-packages",
+        f"/usr/lib/python{version}/dist-packages",
+    }
+    own = {paths["stdlib"], paths["platstdlib"]}
+    standard = [
+        f"{sys.base_prefix}/lib/python{version.replace('.', '')}.zip",
+        *own,
+        *(f"{path}/lib-dynload" for path in own),
+    ]
+    return {
+        "ids": {"uid": ids.uid, "gid": ids.gid, "count": ids.count},
+        "root": root.plan_root(
+            root.host_facts(base_interpreter(), sys.base_prefix, foreign),
+            (str(ground.folder), ground.mount) if ground.folder else None,
+        ),
+        "standard_path": standard,
+        "package_path": list(ground.package_path),
+        "preload": list(ground.preload),
+        "rehearsal": ground.rehearsal,
+        "env": {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"},
+        "cgroups": cgroups,
+    }
+
+
+def send(control: socket.socket, content: dict[str, Any], descriptors: list[int]) -> None:
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+    control.sendmsg([json.dumps(content).encode()], rights)
+
+
+# -- our place among the cgroups -------------------------------------------------------------------
+
+
+def claim_cgroups() -> cgroups.Hierarchy | None:
+    """Ours, cleared of what a dead Belljar left; None if there is none.
+
+    Before the first child is started: see `Hierarchy.step_aside`.
+    """
+    found = cgroups.detect()
+    if isinstance(found, cgroups.Absent):
+        return None
+    try:
+        found.claim()
+    except EngineError:
+        return None
+    cgroups.sweep(found)
+    return found
+
+
+# -- ahead of time ---------------------------------------------------------------------------------
+
+
+class Ahead(NamedTuple):
+    hierarchy: cgroups.Hierarchy | None
+    launched: Launch
+
+
+_ahead: Ahead | None = None
+
+
+def begin(ground: Ground) -> None:
+    """Launches a zygote for the engine that this process is about to make."""
+    global _ahead
+    hierarchy = claim_cgroups()
+    _ahead = Ahead(hierarchy, launch(ground, cgroups=hierarchy is not None))
+
+
+def take() -> Ahead | None:
+    """What was begun, for the first who asks."""
+    global _ahead
+    begun, _ahead = _ahead, None
+    return begun
+
+
+def abandon() -> None:
+    """Undoes `begin` if nobody asked."""
+    if begun := take():
+        begun.launched.abandon()
+        if begun.hierarchy:
+            begun.hierarchy.close()

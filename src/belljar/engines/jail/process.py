@@ -1,0 +1,162 @@
+"""Starting a zygote and asking it for sandboxes: the host's end of zygote.py."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import signal
+import socket
+from typing import Any
+
+from belljar.errors import EngineError
+
+from . import cgroups, userns
+from .launch import Launch, send
+
+START_S = 60.0
+DOCTOR_HINT = "belljar doctor shows which step this machine does not allow"
+ROOM_HINT = "raise the limit of open files (ulimit -n) of this process"
+
+
+class Zygote:
+    """A running zygote. Its sandboxes end when it does."""
+
+    def __init__(
+        self, control: socket.socket, pidfd: int, ids: userns.IdMap, landlock_abi: int
+    ) -> None:
+        self.ids = ids
+        self.landlock_abi = landlock_abi
+        self.alive = True
+        self._control = control
+        self._pidfd = pidfd
+        self._turn = asyncio.Lock()
+
+    @classmethod
+    async def start(cls, launched: Launch) -> Zygote:
+        """The zygote once it is behind its walls and serves."""
+        ground, ours, process, ids, complaints = launched
+        pidfd = -1
+        try:
+            async with asyncio.timeout(START_S):
+                born, handles = await _receive(ours)
+                if born.get("zygote") and handles:
+                    pidfd = handles[0]
+                    born, _ = await _receive(ours)
+            if "ready" not in born:
+                raise EngineError(
+                    f"the jail's zygote for {ground.key!r} could not be walled in:"
+                    f" {born.get('error', 'it ended without a word')}",
+                    hint=DOCTOR_HINT,
+                )
+        except BaseException as error:
+            ours.close()
+            if pidfd >= 0:
+                _kill(pidfd)
+                os.close(pidfd)
+            process.kill()
+            process.wait()
+            said = os.pread(complaints, 4000, 0).decode("utf-8", "replace").strip()
+            if not isinstance(error, (OSError, TimeoutError)) and not said:
+                raise
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            why = error if str(error) else f"it took longer than {START_S:.0f} s"
+            raise EngineError(
+                f"the jail's zygote for {ground.key!r} did not start: {why} {said}".strip(),
+                hint=DOCTOR_HINT,
+            ) from error
+        finally:
+            os.close(complaints)
+        await asyncio.get_running_loop().run_in_executor(None, process.wait)
+        return cls(ours, pidfd, ids, born["ready"]["landlock_abi"])
+
+    async def spawn(
+        self,
+        stream: socket.socket,
+        group: cgroups.Group | None,
+        *,
+        index: int,
+        disk_bytes: int,
+        disk_files: int,
+        cpus: list[int] | None,
+        rehearse: bool,
+    ) -> int:
+        """A new sandbox in its cgroup with its agent on `stream`, which is closed here; returns the
+        pidfd of its pid 1."""
+        order = {
+            "id": index,
+            "disk_bytes": disk_bytes,
+            "disk_files": disk_files,
+            "cpus": cpus,
+            "rehearse": rehearse,
+        }
+        async with self._turn:
+            try:
+                with stream, contextlib.ExitStack() as passed:
+                    entrances = group.open_entrances() if group else []
+                    for entrance in entrances:
+                        passed.callback(os.close, entrance)
+                    send(self._control, order, [stream.fileno(), *entrances])
+                reply, handles = await _receive(self._control)
+                if not handles and "error" not in reply:
+                    raise EngineError("it made a sandbox that we have no descriptor left for")
+            except OSError as error:
+                full = error.errno in (errno.ETOOMANYREFS, errno.EMFILE, errno.ENFILE)
+                if not full:
+                    self.close()
+                raise EngineError(
+                    f"the jail's zygote could not be asked for a sandbox: {error}",
+                    hint=ROOM_HINT if full else "",
+                ) from error
+            except EngineError as error:
+                self.close()
+                raise EngineError(f"the jail's zygote was lost: {error}", hint=ROOM_HINT) from error
+            except asyncio.CancelledError:
+                # The answer to this order would be taken for the next one's.
+                self.close()
+                raise
+        if "error" in reply:
+            raise EngineError(
+                f"the kernel refused a new sandbox at {reply['step']}: {reply['error']}",
+                hint="are user.max_user_namespaces or kernel.pid_max exhausted?",
+            )
+        return handles[0]
+
+    def close(self) -> None:
+        """Ends the zygote and with it every sandbox that came from it."""
+        if self.alive:
+            self.alive = False
+            _kill(self._pidfd)
+            os.close(self._pidfd)
+            self._control.close()
+
+
+def _kill(pidfd: int) -> None:
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    except OSError:
+        pass
+
+
+async def _receive(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    loop = asyncio.get_running_loop()
+    arrived = loop.create_future()
+
+    def readable() -> None:
+        if not arrived.done():
+            arrived.set_result(None)
+
+    loop.add_reader(control, readable)
+    try:
+        await arrived
+    finally:
+        loop.remove_reader(control)
+    data, handles, _, _ = socket.recv_fds(control, 65536, 1)
+    for handle in handles:
+        os.set_inheritable(handle, False)
+    if not data:
+        raise EngineError("the zygote closed its end")
+    return json.loads(data), handles

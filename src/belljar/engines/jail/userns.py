@@ -1,0 +1,65 @@
+"""User namespaces: which ids the zygote and its sandboxes have on the host.
+
+As root, the zygote owns a range of ids that no account uses, and each sandbox one id of that range.
+An ordinary user has one id; every sandbox then has it too, told apart by its own namespace.
+"""
+
+from __future__ import annotations
+
+import os
+
+from . import places
+
+RANGE = 65_536
+_FIRST = 0x4000_0000
+_SLOTS = 8192
+
+
+class IdMap:
+    """Ids 0 … count-1 inside the zygote are uid … uid+count-1 outside (gid likewise)."""
+
+    def __init__(self, uid: int, gid: int, count: int) -> None:
+        self.uid = uid
+        self.gid = gid
+        self.count = count
+
+    @property
+    def has_range(self) -> bool:
+        return self.count > 1
+
+
+def choose(extents: str, *, euid: int, egid: int, pid: int) -> IdMap:
+    """`extents`: our own /proc/self/uid_map, which says which ids exist for us at all."""
+    if euid != 0:
+        return IdMap(euid, egid, 1)
+    first = _FIRST + (pid % _SLOTS) * RANGE
+    for line in extents.splitlines():
+        start, _, count = (int(field) for field in line.split())
+        if start <= first and first + RANGE <= start + count:
+            return IdMap(first, first, RANGE)
+        # Inside a container only few ids may exist; the upper part is the least likely to be used.
+        if count >= 4096:
+            half = count // 2
+            return IdMap(start + half, start + half, min(RANGE, half))
+    return IdMap(euid, egid, 1)
+
+
+def write_zygote_map(pid: int, ids: IdMap) -> None:
+    if not ids.has_range:
+        _write(pid, "setgroups", "deny")
+    _write(pid, "uid_map", f"0 {ids.uid} {ids.count}")
+    _write(pid, "gid_map", f"0 {ids.gid} {ids.count}")
+
+
+def write_sandbox_map(pid: int, index: int) -> None:
+    """`index`: the sandbox's id in the zygote's range; 0 when there is only the user's own."""
+    _write(pid, "uid_map", f"{places.UID} {index} 1")
+    _write(pid, "gid_map", f"{places.GID} {index} 1")
+
+
+def _write(pid: int, name: str, text: str) -> None:
+    descriptor = os.open(f"/proc/{pid}/{name}", os.O_WRONLY)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,320 @@
+"""The zygote: a clean, warm interpreter in a walled place of its own, from which sandboxes fork.
+
+Started as `python -S -c …` with an almost empty environment and one descriptor, the control
+socket. It holds no secret, has no privilege on the host, and dies with the host process. As pid 1
+of its pid namespace it takes every sandbox with it: the kernel sees to that.
+
+    control socket (SOCK_SEQPACKET), one JSON object per message:
+      host → zygote   the configuration + the host's pidfd
+      zygote → host   {zygote: true} + the zygote's pidfd, then {ready: …} or {error, step}
+      host → zygote   an order + the agent's stream + the sandbox's cgroup entrances, and again …
+      zygote → host   {} + the sandbox's pidfd, or {error, step}
+"""
+
+from __future__ import annotations
+
+import array
+import gc
+import importlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+
+from belljar.runtimes.guest import agent, protocol, runner
+
+from . import contain, kernel, landlock, mounts, netns, pages, seccomp, userns
+
+_SPAWN_FLAGS = (
+    kernel.CLONE_NEWUSER
+    | kernel.CLONE_NEWPID
+    | kernel.CLONE_NEWNS
+    | kernel.CLONE_NEWIPC
+    | kernel.CLONE_NEWUTS
+)
+_SPARE_NETWORKS = 64
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+_MOST_DESCRIPTORS = 16
+
+
+def live(born: list[_Zygote]) -> None:
+    """Serves and never returns: the last line is reached in a sandbox's runner only."""
+    sandbox, stream = born.pop().serve()
+    waiting = _sandbox(sandbox, stream)
+    runner.become(waiting.job())
+
+
+# -- boot ----------------------------------------------------------------------------------------
+
+
+def boot(descriptor: int) -> list[_Zygote]:
+    """Walls in and warms up. In a list, from which `live` takes it: no frame below the code keeps
+    hold of the zygote."""
+    control = socket.socket(fileno=descriptor)
+    configuration, (owner,) = _receive(control)
+    try:
+        _ordinary_signals()
+        _enter_walls(control, configuration)
+        blueprint = _warm_up(configuration)
+    except BaseException as error:
+        _send(control, {"error": f"{type(error).__name__}: {error}", "step": "zygote"})
+        os._exit(1)
+    _send(control, {"ready": {"landlock_abi": blueprint.landlock_abi}})
+    return [_Zygote(control, owner, blueprint)]
+
+
+def _enter_walls(control: socket.socket, configuration: dict) -> None:  # type: ignore[type-arg]
+    """Leaves the host behind. Returns in the new process; the one that was started exits."""
+    ids = userns.IdMap(**configuration["ids"])
+    steps = configuration["root"]
+    flags = kernel.CLONE_NEWPID | kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
+    if not ids.has_range:
+        flags |= kernel.CLONE_NEWUSER
+    asked, ask = os.pipe()
+    answered, answer = os.pipe()
+    pid, pidfd = kernel.clone3(flags, pidfd=True)
+    if pid:
+        _send(control, {"zygote": True}, [pidfd])
+        os.close(ask)
+        if os.read(asked, 1):
+            userns.write_zygote_map(pid, ids)
+            os.write(answer, b"m")
+        os._exit(0)
+    # Else, should the other die before it answers, we would wait for ourselves for ever.
+    os.close(asked)
+    os.close(answer)
+
+    def mapped() -> None:
+        os.write(ask, b"m")
+        if not os.read(answered, 1):
+            os._exit(1)
+
+    # As root the mounts come first: once inside its user namespace the zygote is nobody on the
+    # host and could not reach a package folder below /root.
+    if ids.has_range:
+        mounts.build_root(steps)
+        kernel.unshare(kernel.CLONE_NEWUSER)
+        mapped()
+        os.setgroups([])
+    else:
+        mapped()
+        mounts.build_root(steps)
+    os.close(ask)
+    os.close(answered)
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
+    # The change of ids gave /proc/<pid> of our children to the host's root; we write their maps.
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
+    kernel.unshare(kernel.CLONE_NEWNET)
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+
+
+def _ordinary_signals() -> None:
+    """A host that was started in the background ignores some; programs inside expect none of it."""
+    for number in signal.valid_signals():
+        if signal.getsignal(number) == signal.SIG_IGN and number not in _IGNORED_BY_PYTHON:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _warm_up(configuration: dict) -> contain.Blueprint:  # type: ignore[type-arg]
+    sys.path[:] = [path for path in sys.path if path in configuration["standard_path"]]
+    sys.path += configuration["package_path"]
+    import site
+
+    site.setquit()  # `exit` and `help` come from site, which -S leaves out
+    site.setcopyright()
+    site.sethelper()
+    os.environ.update(configuration["env"])
+    for name in configuration["preload"]:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue  # another version of a package may lack one of its parts
+    exec(configuration["rehearsal"], {})  # what is set up on first use is set up once, here
+    files, folders = mounts.proc_covers()
+    blueprint = contain.Blueprint(
+        proc_files=files,
+        proc_folders=folders,
+        program=seccomp.build(memfd=configuration["cgroups"], affinity=configuration["cgroups"]),
+        landlock_abi=landlock.abi(),
+        own_modules=[name for name in sys.modules if name.partition(".")[0] == "belljar"],
+        rehearsal=configuration["rehearsal"],
+        counted=configuration["cgroups"],
+    )
+    _forget_paths(blueprint.own_modules)
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, 2)
+    os.close(null)
+    os.umask(0o022)
+    # A library's threads would be missing in every fork, and it would wait for them.
+    if left := kernel.end_library_threads() - 1:
+        raise RuntimeError(f"{left} threads of preloaded packages do not end")
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    pages.collapse()
+    return blueprint
+
+
+def _forget_paths(names: list[str]) -> None:
+    """Code can walk up the stack into ours; it need not learn where on the host it came from."""
+    for module in [sys.modules[name] for name in names]:
+        for value in list(vars(module).values()):
+            members = vars(value).values() if isinstance(value, type) else (value,)
+            for member in members:
+                code = getattr(member, "__code__", None)
+                if code and member.__module__.partition(".")[0] == "belljar":
+                    member.__code__ = code.replace(co_filename="<belljar>")
+        for name in ("__file__", "__cached__", "__spec__", "__path__"):
+            module.__dict__.pop(name, None)
+    for path in [path for path in sys.path_importer_cache if path not in sys.path]:
+        del sys.path_importer_cache[path]
+
+
+# -- serve ---------------------------------------------------------------------------------------
+
+
+class _Zygote:
+    def __init__(
+        self,
+        control: socket.socket,
+        owner: int,
+        blueprint: contain.Blueprint,
+    ) -> None:
+        self._control = control
+        self._owner = owner
+        self._blueprint = blueprint
+        self._networks: list[netns.Network] = []
+        self._living: dict[int, netns.Network] = {}
+        self._poll = select.epoll()
+
+    def serve(self) -> tuple[contain.Sandbox, int]:
+        """Answers the host until it goes. Returns in each new sandbox, with its stream."""
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # each sandbox takes two
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._poll.register(self._control, select.EPOLLIN)
+        self._poll.register(self._owner, select.EPOLLIN)
+        while True:
+            for descriptor, _ in self._poll.poll():
+                if descriptor == self._owner:
+                    os._exit(0)
+                elif descriptor == self._control.fileno():
+                    born = self._answer()
+                    if born:
+                        return born
+                else:
+                    self._buried(descriptor)
+
+    def _answer(self) -> tuple[contain.Sandbox, int] | None:
+        """Makes one sandbox. Whatever fails costs that one only: the others live on in us."""
+        order, (stream, *entrances) = _receive(self._control)
+        passed = [stream, *entrances]
+        network, pid, pidfd = None, -1, -1
+        try:
+            mapped, mark = os.pipe()
+            passed += [mapped, mark]
+            network = (
+                self._networks.pop()
+                if self._networks
+                else netns.Network(counted=self._blueprint.counted)
+            )
+            network.enter()
+            pid, pidfd = kernel.clone3(_SPAWN_FLAGS, pidfd=True)
+            if pid == 0:
+                os.close(mark)
+                self._control.detach()
+                self._poll.close()
+                return self._born(order, entrances, mapped), stream
+            userns.write_sandbox_map(pid, order["id"])
+            os.write(mark, b"m")
+            self._poll.register(pidfd, select.EPOLLIN)
+            self._living[pidfd] = network
+            _send(self._control, {}, [pidfd])
+        except OSError as error:
+            if pidfd >= 0:
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)  # not reaped: it is still there
+                if pidfd not in self._living:
+                    os.close(pidfd)
+            if network and pidfd not in self._living:
+                network.close()
+            _send(self._control, {"error": f"{error}", "step": "namespaces"})
+        finally:
+            if pid:
+                for descriptor in passed:
+                    os.close(descriptor)
+        return None
+
+    def _born(self, order: dict, entrances: list[int], mapped: int) -> contain.Sandbox:  # type: ignore[type-arg]
+        """First moments of a sandbox: it walks into its cgroup by itself, which is a hundred times
+        cheaper for the kernel than being moved there by another process."""
+        for entrance in entrances:
+            os.write(entrance, b"0")
+        if not os.read(mapped, 1):
+            os._exit(1)
+        return contain.Sandbox(
+            self._blueprint,
+            order["disk_bytes"],
+            order["disk_files"],
+            order["cpus"],
+            rehearse=order["rehearse"],
+        )
+
+    def _buried(self, pidfd: int) -> None:
+        """Pid 1 of a sandbox has exited, so everything in it has."""
+        self._poll.unregister(pidfd)
+        network = self._living.pop(pidfd)
+        os.close(pidfd)
+        if len(self._networks) < _SPARE_NETWORKS and network.is_untouched():
+            self._networks.append(network)
+        else:
+            network.close()
+
+
+# -- the sandbox ---------------------------------------------------------------------------------
+
+
+def _sandbox(sandbox: contain.Sandbox, stream: int) -> agent.Waiting:
+    os.dup2(stream, 3, inheritable=False)
+    os.closerange(4, 1 << 20)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        contain.contain(sandbox)
+    except contain.StepFailed as failure:
+        fault = {"step": failure.step, "message": str(failure), "hint": failure.hint}
+        os.write(3, protocol.message(protocol.FAULT, fault))
+        os._exit(1)
+    waiting = agent.serve(
+        3,
+        sandbox.roots,
+        harden=lambda: contain.harden_runner(sandbox),
+        rehearse=sandbox.rehearse,
+    )
+    if waiting is None:
+        os._exit(0)
+    return waiting
+
+
+# -- messages ------------------------------------------------------------------------------------
+
+
+def _send(
+    control: socket.socket, content: dict[str, object], descriptors: Sequence[int] = ()
+) -> None:
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+    control.sendmsg([json.dumps(content).encode()], rights if descriptors else [])
+
+
+def _receive(control: socket.socket) -> tuple[dict, list[int]]:  # type: ignore[type-arg]
+    data, descriptors, _, _ = socket.recv_fds(control, 65536, _MOST_DESCRIPTORS)
+    if not data:
+        os._exit(0)
+    return json.loads(data), descriptors
