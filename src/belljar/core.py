@@ -1,0 +1,80 @@
+"""The asynchronous Belljar: what `belljar.aio` offers and the synchronous face is a portal to."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Unpack
+
+from belljar.engines import registry
+from belljar.environments.folders import Progress
+from belljar.errors import Closed
+from belljar.model import Result
+from belljar.options import RunOptions, make_request
+from belljar.service import Service
+from belljar.settings import Settings
+
+if TYPE_CHECKING:
+    from belljar.policy.filter import Rules
+
+
+class Belljar:
+    """Owns zygotes and pools. Use it as `async with Belljar() as jar: await jar.run(...)`."""
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        rules: Rules | None = None,
+        on_progress: Progress | None = None,
+    ) -> None:
+        self.settings = settings or Settings()
+        self._rules = rules
+        self._on_progress = on_progress
+        self._service: Service | None = None
+        self._closed = False
+
+    async def __aenter__(self) -> Belljar:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def run(self, code: str, **options: Unpack[RunOptions]) -> Result:
+        """Runs `code` in a fresh sandbox that is destroyed afterwards."""
+        request = make_request(code, options, self.settings)
+        return await self._open().run(
+            request,
+            stdin_descriptor=options.get("stdin_descriptor"),
+            on_output=options.get("on_output"),
+            on_usage=options.get("on_usage"),
+        )
+
+    async def warm(self, name: str, count: int) -> None:
+        """Returns when `count` sandboxes wait for an environment (or a language's environment).
+
+        Those that nobody comes for go again after `Settings.pool_idle_s`."""
+        await self._open().warm(name, count)
+
+    async def close(self) -> None:
+        """Ends everything this object started. It can not be used afterwards."""
+        self._closed = True
+        service, self._service = self._service, None
+        if service:
+            await service.close()
+
+    def _open(self) -> Service:
+        if self._closed:
+            raise Closed("this Belljar is closed", hint="make a new one")
+        if self._service is None:
+            self._service = Service(
+                self.settings,
+                registry.create(self.settings),
+                rules=self._rules,
+                on_progress=self._on_progress,
+            )
+        return self._service

@@ -1,0 +1,136 @@
+"""From a request to what a sandbox is asked to do: environment, command, variables, files."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from belljar.engines.base import Ground
+from belljar.environments import catalogue, folders
+from belljar.environments.choose import choose, choose_tier
+from belljar.environments.folders import Progress
+from belljar.errors import (
+    EnvironmentUnavailable,
+    InvalidRequest,
+    UnknownEnvironment,
+    UnknownLanguage,
+)
+from belljar.model import ErrorInfo, Request
+from belljar.policy.limits import check_minimum
+from belljar.runtimes import languages
+from belljar.sandbox import Order, Outcome
+from belljar.settings import Settings
+
+WORKSPACE = languages.WORKSPACE
+
+
+def environment(request: Request) -> tuple[catalogue.Environment, str]:
+    """The environment of a run (the one asked for, or the smallest that will do) and its tier."""
+    language = languages.get(request.language)
+    name = request.environment
+    if name == "auto":
+        name = choose(request.code, language, files=request.files)
+    chosen = catalogue.get(name)
+    if chosen.runtime != catalogue.get(language.environment).runtime:
+        raise InvalidRequest(
+            f"environment: {chosen.name!r} has no {language.name}",
+            hint=f"leave it out, or take {language.environment!r}",
+        )
+    least = chosen.minimum_memory_bytes
+    check_minimum("memory_bytes", request.limits, least, who=f"the environment {name!r}")
+    return chosen, choose_tier(request.code, chosen, files=request.files)
+
+
+def order(request: Request, ground: Ground, interpreter: str) -> Order:
+    language = languages.get(request.language)
+    launch = language.launch(
+        environment_path=ground.mount, limits=request.limits, interpreter=interpreter
+    )
+    variables = catalogue.get(ground.name).variables_for(request.limits)
+    in_place = language.name == "python" and not request.fresh_exec
+    code = request.code.encode()
+    return Order(
+        path=f"{WORKSPACE}/{language.file_name}",
+        argv=None if in_place else launch.argv,
+        compile=launch.compile_argv or None,
+        env={**launch.variables, **variables, **request.env},
+        stdin=request.stdin,
+        workspace={language.file_name: code, **request.files},
+        inputs=request.inputs,
+        limits=request.limits,
+    )
+
+
+def uncaught(request: Request, outcome: Outcome) -> ErrorInfo | None:
+    """The exception that ended Python code. A newly executed interpreter has only its standard
+    error to tell it with."""
+    if outcome.error or not request.fresh_exec or request.language != "python":
+        return outcome.error
+    text = outcome.stderr.decode("utf-8", "replace").rstrip("\n")
+    last = text.rpartition("\n")[2]
+    name, _, message = last.partition(": ")
+    if outcome.exit_code != 1 or not name.replace(".", "").isidentifier():
+        return None
+    start = text.rfind("Traceback (most recent call last):")
+    if start < 0:  # a syntax error comes without that line
+        start = text.rfind('  File "')
+    if start < 0:
+        return None
+    return ErrorInfo(name=name.rpartition(".")[2], message=message, traceback=text[start:] + "\n")
+
+
+def named(name: str) -> catalogue.Environment:
+    """`name`: an environment, or a language whose environment is meant."""
+    try:
+        return catalogue.get(name)
+    except UnknownEnvironment as unknown:
+        try:
+            return catalogue.get(languages.get(name).environment)
+        except UnknownLanguage:
+            raise unknown from None
+
+
+class Grounds:
+    """Environments made ready on first use: once, however many callers wait for one."""
+
+    def __init__(self, settings: Settings, on_progress: Progress | None) -> None:
+        self._settings = settings
+        self._on_progress = on_progress
+        self._folders: dict[str, asyncio.Task[Path | None]] = {}
+
+    async def get(self, environment: catalogue.Environment, tier: str) -> Ground:
+        task = self._folders.get(environment.name)
+        if task is None or (task.done() and (task.cancelled() or task.exception())):
+            task = asyncio.ensure_future(self._folder(environment))
+            self._folders[environment.name] = task
+        chosen = next((t for t in environment.tiers if t.name == tier), catalogue.Tier(name=""))
+        return Ground(
+            name=environment.name,
+            tier=tier,
+            mount=environment.mount_path,
+            folder=await asyncio.shield(task),
+            package_path=(environment.mount_path,) if environment.imports else (),
+            preload=chosen.preload,
+            rehearsal=chosen.rehearsal,
+        )
+
+    def close(self) -> None:
+        for task in self._folders.values():
+            task.cancel()
+
+    async def _folder(self, environment: catalogue.Environment) -> Path | None:
+        if not environment.needs_build:
+            return None
+        folder = folders.locate(environment, self._settings)
+        if folder is not None:
+            return folder
+        if not self._settings.build_environments:
+            raise EnvironmentUnavailable(
+                f"the environment {environment.name!r} is not built",
+                hint=f"belljar env build {environment.name}",
+            )
+        from belljar.environments.build import build  # needed once in an installation's life
+
+        return await asyncio.to_thread(
+            build, environment, self._settings, progress=self._on_progress
+        )

@@ -1,0 +1,107 @@
+"""The synchronous face: `belljar.Belljar` and `belljar.run`."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from concurrent.futures import Future
+from types import TracebackType
+from typing import TYPE_CHECKING, Unpack
+
+from belljar import core
+from belljar.environments.folders import Progress
+from belljar.errors import Closed
+from belljar.model import Result
+from belljar.options import RunOptions
+from belljar.portal import Portal
+from belljar.settings import Settings
+
+if TYPE_CHECKING:
+    from belljar.policy.filter import Rules
+
+
+class Belljar:
+    """Owns zygotes and pools: `with Belljar() as jar: jar.run(...)`. Threads may share it."""
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        rules: Rules | None = None,
+        on_progress: Progress | None = None,
+    ) -> None:
+        self._jar = core.Belljar(settings, rules=rules, on_progress=on_progress)
+        self._portal: Portal | None = Portal()
+        self._owner = os.getpid()
+
+    @property
+    def settings(self) -> Settings:
+        return self._jar.settings
+
+    def __enter__(self) -> Belljar:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def run(self, code: str, **options: Unpack[RunOptions]) -> Result:
+        """Runs `code` in a fresh sandbox that is destroyed afterwards."""
+        return self._open().call(self._jar.run(code, **options))
+
+    def submit(self, code: str, **options: Unpack[RunOptions]) -> Future[Result]:
+        """As `run`, but returns at once."""
+        return self._open().submit(self._jar.run(code, **options))
+
+    def warm(self, name: str, count: int) -> None:
+        """Returns when `count` sandboxes wait for an environment (or a language's environment).
+
+        Those that nobody comes for go again after `Settings.pool_idle_s`."""
+        self._open().call(self._jar.warm(name, count))
+
+    def close(self) -> None:
+        """Ends everything this object started. Safe to call again."""
+        portal, self._portal = self._portal, None
+        if portal:
+            portal.call(self._jar.close())
+            portal.close()
+
+    def _open(self) -> Portal:
+        if self._portal is None:
+            raise Closed("this Belljar is closed", hint="make a new one")
+        if self._owner != os.getpid():
+            raise Closed(
+                "this Belljar belongs to the process that this one was forked from",
+                hint="make a new one here",
+            )
+        return self._portal
+
+
+_lock = threading.Lock()
+_shared: tuple[int, Belljar] | None = None
+
+
+def shared() -> Belljar:
+    """The Belljar behind the module-level functions; a forked process gets its own."""
+    global _shared
+    with _lock:
+        if _shared is None or _shared[0] != os.getpid():
+            jar = Belljar()
+            _shared = (os.getpid(), jar)
+            atexit.register(_close, jar, os.getpid())
+        return _shared[1]
+
+
+def _close(jar: Belljar, owner: int) -> None:
+    if os.getpid() == owner:
+        jar.close()
+
+
+def run(code: str, **options: Unpack[RunOptions]) -> Result:
+    """Runs `code` in a fresh sandbox with pools shared by the whole process."""
+    return shared().run(code, **options)
