@@ -1,0 +1,1 @@
+exec("{{EXIT_CASE}}")

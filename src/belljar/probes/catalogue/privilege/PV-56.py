@@ -1,0 +1,18 @@
+GET_PARENT, GET_USERNS, found = 0xB702, 0xB701, []
+kinds = "mnt user pid net ipc uts cgroup time pid_for_children".split()
+own = {kind: os.stat(f"/proc/self/ns/{kind}").st_ino for kind in kinds}
+for pid in [p for p in os.listdir("/proc") if p.isdigit()]:
+    for kind in kinds:
+        path = f"/proc/{pid}/ns/{kind}"
+        try:
+            if os.stat(path).st_ino != own[kind]:
+                found.append(f"{path} is another namespace")
+            fd = os.open(path, os.O_RDONLY)
+        except OSError:
+            continue
+        if try_syscall(308, 268, fd, 0)[0] == 0:
+            found.append(f"joined {path}")
+        if try_syscall(16, 29, fd, GET_PARENT, 0)[0] >= 0:
+            found.append(f"parent of {path}")
+        os.close(fd)
+conclude(found[:6])

@@ -1,0 +1,9 @@
+import time
+
+mark("{{MARK}}")
+if os.fork() == 0:  # a grandchild of its own session must die as well
+    os.setsid()
+    time.sleep(120)
+    os._exit(0)
+print("SLEEPING", ID, flush=True)
+time.sleep(120)

@@ -1,0 +1,143 @@
+"""What judges work with: runs through the public API, watched from the host."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from types import TracebackType
+from typing import Any
+
+from belljar.environments import catalogue, folders
+from belljar.jar import Belljar
+from belljar.model import Result
+from belljar.probes.fixtures import Fixtures
+from belljar.probes.probe import Probe
+
+TIMEOUT_S = 20.0
+GRACE_S = 20.0
+"""How much later than the run's own time-out an answer may come before we call it a hang."""
+
+
+class NoAnswer(Exception):
+    """The library did not come back: itself a finding."""
+
+
+class Live:
+    """A run under way: what it has printed so far, and its result."""
+
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+        self.deadline_s = TIMEOUT_S + GRACE_S
+        self.future: Future[Result] | None = None
+        self._printed = bytearray()
+        self._news = threading.Condition()
+
+    def saw(self, text: str, *, within_s: float = 15.0) -> bool:
+        """Waits until the run has printed `text`."""
+        wanted = text.encode()
+        with self._news:
+            return self._news.wait_for(lambda: wanted in self._printed, within_s)
+
+    @property
+    def running(self) -> bool:
+        return self.future is not None and not self.future.done()
+
+    def result(self) -> Result:
+        assert self.future is not None
+        try:
+            return self.future.result(self.deadline_s)
+        except FutureTimeout as error:
+            raise NoAnswer(f"no result after {self.deadline_s:.0f} s") from error
+
+    def on_output(self, stream: str, data: bytes) -> None:
+        with self._news:
+            if len(self._printed) < 1 << 20:
+                self._printed += data
+            self._news.notify_all()
+
+
+class Prover:
+    """One engine of one Belljar, with the fixtures in place."""
+
+    def __init__(self, jar: Belljar, fixtures: Fixtures, *, engine: str) -> None:
+        self.jar = jar
+        self.fixtures = fixtures
+        self.engine = engine
+        self._later: Belljar | None = None
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Prover:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._later:
+            self._later.close()
+
+    def run(self, probe: Probe, values: Mapping[str, str] | None = None, **options: Any) -> Result:
+        """The probe's code in a fresh sandbox. `values` add to the fixtures."""
+        return self.run_code(self.code(probe, values), **self._options(probe, options))
+
+    def start(self, probe: Probe, values: Mapping[str, str] | None = None, **options: Any) -> Live:
+        """The same, to be watched while it runs."""
+        live = Live()
+        chosen = self._options(probe, options)
+        self._submit(
+            live, self.jar, self.code(probe, values), chosen | {"on_output": live.on_output}
+        )
+        return live
+
+    def run_code(self, code: str, *, jar: Belljar | None = None, **options: Any) -> Result:
+        """Any code, in a fresh sandbox."""
+        live = Live()
+        self._submit(live, jar or self.jar, code, options)
+        return live.result()
+
+    def code(self, probe: Probe, values: Mapping[str, str] | None = None) -> str:
+        return probe.render({**self.fixtures.values, **(values or {})})
+
+    def later_jar(self) -> Belljar:
+        """A Belljar opened after the fixtures were planted: its zygotes start among them."""
+        with self._lock:
+            if self._later is None:
+                self._later = Belljar(self.jar.settings)
+            return self._later
+
+    def is_built(self, environment: str) -> bool:
+        """Proving builds no environment that only some probe could use as well."""
+        wanted = catalogue.get(environment)
+        return folders.locate(wanted, self.jar.settings) is not None
+
+    def works(self, jar: Belljar | None = None) -> str:
+        """Empty when the next ordinary run is as it should be, else what is wrong."""
+        result = self.run_code("print(6 * 7)", jar=jar)
+        if result.status == "ok" and result.stdout == "42\n":
+            return ""
+        return (
+            f"the next run went wrong: {result.status}, {result.stdout!r}, {result.stderr[-200:]!r}"
+        )
+
+    def _options(self, probe: Probe, options: Mapping[str, Any]) -> dict[str, Any]:
+        chosen = {"language": probe.language, **probe.options, **options}
+        for name, maximum in vars(self.jar.settings.maxima).items():
+            if name in chosen:  # an operator who allows less than a probe asks for
+                chosen[name] = min(chosen[name], maximum)
+        return chosen
+
+    def _submit(self, live: Live, jar: Belljar, code: str, options: Mapping[str, Any]) -> None:
+        chosen = {"engine": self.engine, "timeout_s": TIMEOUT_S, **options}
+        live.deadline_s = _number(chosen["timeout_s"], TIMEOUT_S) + GRACE_S
+        live.future = jar.submit(code, **chosen)
+
+
+def _number(value: object, otherwise: float) -> float:
+    """Judges pass nonsense as a time-out on purpose."""
+    sensible = isinstance(value, int | float) and 0 < value < 600
+    return float(value) if sensible else otherwise  # type: ignore[arg-type]
