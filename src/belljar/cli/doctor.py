@@ -1,0 +1,199 @@
+"""`belljar doctor`: what the walls here are made of, what works, and what to do about the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from belljar.engines.base import Control
+    from belljar.settings import Settings
+
+EPILOG = """\
+Exit status: 0 when a sandbox can be built here, 1 when something essential does not work.
+
+\b
+Examples:
+  belljar doctor
+  belljar doctor --json | python3 -m json.tool
+"""
+
+
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> int:
+    """Try every part of the wall on this machine, and say what to do about what fails."""
+    from belljar.settings import Settings
+
+    findings = examine(Settings())
+    if json:
+        from json import dumps
+
+        print(dumps(findings, indent=2))
+    else:
+        _draw(findings)
+    return 0 if findings["ok"] else 1
+
+
+def examine(settings: Settings) -> dict[str, Any]:
+    from belljar.engines import registry
+
+    controls = [*registry.create(settings).controls(), whole_sandbox(settings)]
+    return {
+        "ok": all(control.works or not control.essential for control in controls),
+        "controls": [dataclasses.asdict(control) for control in controls],
+        "languages": _languages(settings),
+        "environments": environments(settings),
+        "home": str(settings.home),
+        "versions": _versions(),
+    }
+
+
+def whole_sandbox(settings: Settings) -> Control:
+    """The proof of the pudding: all controls together, once, for real."""
+    from belljar.engines.base import Control
+    from belljar.errors import BelljarError
+    from belljar.jar import Belljar
+
+    name, mechanism = "sandbox", "all of it together"
+    try:
+        with Belljar(dataclasses.replace(settings, pool_size=0)) as jar:
+            result = jar.run("print(1)", environment="base")
+    except BelljarError as error:
+        why = f"{error.message}. {error.hint}" if error.hint else error.message
+        return Control(name=name, mechanism=mechanism, works=False, hint=why)
+    if result.stdout != "1\n":
+        why = f"print(1) ended in {result.status}: {result.stdout + result.stderr!r:.200}"
+        return Control(name=name, mechanism=mechanism, works=False, hint=why)
+    mechanism += f" (print(1), engine {result.engine}, {result.duration_ms:.0f} ms cold)"
+    return Control(name=name, mechanism=mechanism, works=True)
+
+
+def environments(settings: Settings) -> list[dict[str, Any]]:
+    """Every environment: is it built, how large is it, how is it built."""
+    from belljar.environments import build, catalogue
+
+    built = {item.path: item for item in build.installed(settings)}
+    lines = []
+    for environment in catalogue.BUILT_IN:
+        path = build.locate(environment, settings) if environment.needs_build else None
+        lines.append(
+            {
+                "name": environment.name,
+                "ready": path is not None or not environment.needs_build,
+                "path": str(path) if path else None,
+                "size_bytes": _folder_bytes(str(path)) if path else 0,
+                "packages": list(environment.packages),
+                "versions": built[path].versions if path in built else {},
+                "build": f"belljar env build {environment.name}" if environment.needs_build else "",
+            }
+        )
+    return lines
+
+
+def _languages(settings: Settings) -> list[dict[str, Any]]:
+    from belljar.environments import build, catalogue
+    from belljar.runtimes import languages
+
+    lines = []
+    for language in languages.BUILT_IN:
+        environment = catalogue.get(language.environment)
+        ready = not environment.needs_build or build.locate(environment, settings) is not None
+        lines.append({"name": language.name, "environment": environment.name, "ready": ready})
+    return lines
+
+
+def _versions() -> dict[str, str]:
+    import belljar
+
+    return {
+        "belljar": belljar.__version__,
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+    }
+
+
+def _folder_bytes(path: str) -> int:
+    total = 0
+    for folder, _, names in os.walk(path):
+        total += sum(os.lstat(os.path.join(folder, name)).st_size for name in names)
+    return total
+
+
+# -- drawing ---------------------------------------------------------------------------------------
+
+
+def _draw(findings: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(highlight=False)
+    console.print(_control_table(findings["controls"]))
+    console.print(environment_table(findings["environments"]))
+    for language in findings["languages"]:
+        state = "ready" if language["ready"] else "built on first use"
+        console.print(f"  {language['name']}: environment {language['environment']}, {state}")
+    versions = ", ".join(f"{name} {text}" for name, text in findings["versions"].items())
+    console.print(f"\nData directory: {escape(findings['home'])}\n{escape(versions)}")
+    console.print(
+        "[green]Sandboxes work here.[/]"
+        if findings["ok"]
+        else "[bold red]Sandboxes do not work here:[/] see ✗ above."
+    )
+
+
+def _control_table(controls: list[dict[str, Any]]) -> Any:
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, title="Controls", title_justify="left")
+    for name in ("control", "works", "mechanism", "what to do"):
+        table.add_column(name, no_wrap=name in ("control", "works"), overflow="fold")
+    said: set[str] = set()
+    for control in controls:
+        mark = "[green]✓[/]" if control["works"] else "[yellow]~[/]"
+        if control["essential"] and not control["works"]:
+            mark = "[bold red]✗[/]"
+        hint = "as above" if control["hint"] in said else control["hint"]
+        said.update({control["hint"]} - {""})
+        table.add_row(
+            control["name"],
+            mark,
+            escape(control["mechanism"]),
+            escape(hint if not control["works"] else ""),
+        )
+    return table
+
+
+def environment_table(environments: list[dict[str, Any]]) -> Any:
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    from belljar.policy.quote import size
+
+    table = Table(box=box.SIMPLE_HEAD, title="Environments", title_justify="left")
+    for name in ("environment", "state", "size", "packages"):
+        table.add_column(name, overflow="fold")
+    for item in environments:
+        if not item["build"]:
+            state = "[green]always there[/]"
+        elif item["ready"]:
+            state = "[green]built[/]"
+        else:
+            state = f"not built: {item['build']}"
+        packages = [f"{name} {version}" for name, version in item["versions"].items()]
+        shown = ", ".join(packages or item["packages"]) or "the standard library"
+        table.add_row(
+            item["name"],
+            state,
+            size(item["size_bytes"]) if item["size_bytes"] else "",
+            escape(shown),
+        )
+    return table

@@ -1,0 +1,130 @@
+"""Files on their way into a sandbox and out of it.
+
+What comes out has names that hostile code chose, and goes to a folder in which an earlier run may
+have left anything. So every name is checked, every folder on the way is opened without following
+links, and a file appears by a rename, which replaces a link instead of writing through it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from belljar.errors import InvalidRequest
+from belljar.model import OutputFile
+from belljar.policy.names import check_names
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+# -- in --------------------------------------------------------------------------------------------
+
+
+def read(option: str, paths: Iterable[str]) -> dict[str, bytes]:
+    """Each file under its own name, each folder with what is in it under the folder's name."""
+    contents: dict[str, bytes] = {}
+    for path in paths:
+        for name, source in _sources(Path(path)):
+            if name in contents:
+                raise InvalidRequest(
+                    f"{option}: two files are called {name!r}", hint="rename one of the two"
+                )
+            contents[name] = read_file(option, source)
+    return contents
+
+
+def read_file(option: str, path: str | Path, *, most: int = -1) -> bytes:
+    try:
+        # A pipe without a writer would make a plain open wait for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise InvalidRequest(f"{option}: {str(path)!r} is not a plain file")
+            return file.read(most)
+    except OSError as error:
+        raise InvalidRequest(f"{option}: {str(path)!r}: {error.strerror}") from error
+
+
+def _sources(path: Path) -> Iterator[tuple[str, Path]]:
+    top = Path(os.path.abspath(path)).name
+    if not path.is_dir():
+        yield top, path
+        return
+    for folder, folders, names in os.walk(path):
+        folders.sort()
+        for name in sorted(names):
+            source = Path(folder, name)
+            if not source.is_symlink():  # it may lead anywhere, and would be read as this user
+                yield str(Path(top, source.relative_to(path))), source
+
+
+# -- out -------------------------------------------------------------------------------------------
+
+
+def make_folder(option: str, folder: str) -> None:
+    """Before the code runs: what it will have done must not be lost for want of a place."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise InvalidRequest(f"{option}: {folder!r}: {error.strerror}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InvalidRequest(f"{option}: {folder!r} cannot be written to")
+
+
+def write(folder: str, files: Iterable[OutputFile]) -> list[str]:
+    """Writes what a run produced below `folder`; returns a remark for each file that was not."""
+    remarks: list[str] = []
+    written: set[str] = set()
+    os.makedirs(folder, exist_ok=True)
+    top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # Both places end in one folder; what was put into /data/output was meant to come out.
+        for file in sorted(files, key=lambda item: not item.path.startswith("/data/output/")):
+            try:
+                if file.content is None:
+                    raise InvalidRequest(file.skipped or "it was not brought back")
+                check_names("name", [file.name])
+                if file.name in written:
+                    raise InvalidRequest("another file of that name is in /data/output")
+                _write(top, file.name, file.content)
+                written.add(file.name)
+            except InvalidRequest as error:
+                remarks.append(f"{file.path!r} was not written: {error.message}")
+            except OSError as error:
+                remarks.append(f"{file.path!r} was not written: {error.strerror}")
+    finally:
+        os.close(top)
+    return remarks
+
+
+def _write(top: int, name: str, content: bytes) -> None:
+    *folders, last = name.split("/")
+    at = os.dup(top)
+    try:
+        for folder in folders:
+            below = _enter(at, folder)
+            os.close(at)
+            at = below
+        unfinished = f".belljar-{secrets.token_hex(8)}"
+        descriptor = os.open(unfinished, _NEW_FILE, 0o666, dir_fd=at)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(content)
+            os.rename(unfinished, last, src_dir_fd=at, dst_dir_fd=at)
+        except BaseException:
+            os.unlink(unfinished, dir_fd=at)
+            raise
+    finally:
+        os.close(at)
+
+
+def _enter(at: int, folder: str) -> int:
+    try:
+        os.mkdir(folder, dir_fd=at)
+    except FileExistsError:
+        pass
+    return os.open(folder, _FOLDER, dir_fd=at)

@@ -1,0 +1,69 @@
+"""The entry point: from arguments to a verb, and from every error to a line and an exit status."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+
+from belljar.cli import run, table
+from belljar.cli.say import REFUSED, problem, say
+from belljar.errors import BelljarError
+
+VERBS = ("run", "doctor", "prove", "env", "version")
+USAGE = 2
+INTERRUPTED = 130
+UNREAD = 141
+"""Nobody reads our output any more: what a shell says of a program that SIGPIPE ended."""
+
+
+def call(arguments: list[str]) -> int:
+    """Runs one command; returns its exit status."""
+    verb = arguments[0] if arguments else ""
+    if arguments in ([], ["env"]):
+        arguments = [*arguments, "--help"]
+    try:
+        if verb == "run" and (values := table.parse(run.OPTIONS, arguments[1:])) is not None:
+            gc.disable()  # until all is loaded (session.py): looking for garbage in it is in vain
+            return run.run(**values)
+        from belljar.cli import app
+
+        return app.call(arguments)
+    except BelljarError as error:
+        say(error.message, hint=error.hint)
+        if "--json" in arguments:
+            import json
+
+            print(json.dumps(problem(error)))
+        return REFUSED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        return UNREAD
+    except OSError as error:
+        say(str(error))
+        return REFUSED
+    except Exception as error:
+        message = getattr(error, "format_message", None)  # typer's words for a usage error
+        if message is None:
+            raise
+        say(message(), hint=f"belljar {verb} --help" if verb in VERBS else "belljar --help")
+        # A usage error of `run` must not look like an exit status of the code.
+        return REFUSED if verb == "run" else USAGE
+
+
+def main() -> None:
+    status = call(sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            status = status or UNREAD
+        except (AttributeError, OSError):  # it is closed, or its disk is full
+            status = status or REFUSED
+    # Everything is closed by now; taking the interpreter apart would take as long as starting it.
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""From a result to an exit status, and to the line that says why (pure)."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+from belljar.cli.say import REFUSED
+from belljar.model import Limits, Result
+from belljar.policy.quote import size
+
+TIMED_OUT = 124
+OUT_OF_MEMORY = 137
+SIGNALLED = 128
+
+
+def exit_status(result: Result) -> int:
+    if result.status == "timeout":
+        return TIMED_OUT
+    if result.status == "out_of_memory":
+        return OUT_OF_MEMORY
+    if result.status == "denied":
+        return REFUSED
+    if result.signal is not None:
+        return SIGNALLED + result.signal
+    # Without an exit code and without a signal the sandbox itself was lost.
+    return REFUSED if result.exit_code is None else result.exit_code
+
+
+def explain(result: Result, limits: Limits) -> Iterator[str]:
+    """The lines for people after a run: nothing when it went well and nothing was lost."""
+    if result.status == "timeout":
+        yield f"timed out: the code was killed after {limits.timeout_s:g} s (see --timeout)"
+    elif result.status == "out_of_memory":
+        yield f"out of memory: the limit was {size(limits.memory_bytes)} (see --memory)"
+    elif result.status == "denied":
+        yield "refused by the static filter, nothing was run"
+        for finding in result.findings:
+            yield f"  line {finding.line}: {finding.message} [{finding.rule}]"
+    elif result.signal is not None:
+        yield f"killed by {_signal_name(result.signal)}"
+    elif result.exit_code is None:
+        yield "the sandbox ended before its code did"
+    for name in ("stdout", "stderr"):
+        if lost := getattr(result.dropped, name):
+            yield (
+                f"{name}: {size(lost)} from the middle were dropped, beyond"
+                f" {size(limits.output_bytes)} (see --output-bytes)"
+            )
+    for warning in result.warnings:
+        yield f"warning: {warning}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"{signal.Signals(number).name} (signal {number})"
+    except ValueError:
+        return f"signal {number}"
