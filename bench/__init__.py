@@ -1,0 +1,1 @@
+"""Belljar beside the alternatives, measured in one run: `python -m bench`."""

@@ -1,0 +1,94 @@
+"""What Belljar promises about speed and size, each judged against this very run.
+
+Ratios are to bare Python measured in the same rounds, so they hold on any machine; the absolute
+figures are those promised for two cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Numbers = Mapping[str, Any]
+"""The JSON report: latency[group][name], load[], footprint[environment]."""
+
+BARE = "bare python3"
+POOLED, UNPOOLED = "belljar, pooled", "belljar, pool off"
+CLI = "belljar run, cold command line"
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    text: str
+    most: float | None = None
+    least: float | None = None
+    measure: Callable[[Numbers], float]
+
+    def judge(self, numbers: Numbers) -> tuple[float, bool] | None:
+        """The measured value and whether it is met; None when it was not measured."""
+        try:
+            value = self.measure(numbers)
+        except (KeyError, TypeError, StopIteration, ZeroDivisionError):
+            return None
+        met = (self.most is None or value <= self.most) and (
+            self.least is None or value >= self.least
+        )
+        return value, met
+
+
+def _ratio(group: str, name: str) -> Callable[[Numbers], float]:
+    def measure(numbers: Numbers) -> float:
+        rows = numbers["latency"][group]
+        return float(rows[name]["p50_ms"] / rows[BARE]["p50_ms"])
+
+    return measure
+
+
+def _tail(group: str, name: str) -> Callable[[Numbers], float]:
+    def measure(numbers: Numbers) -> float:
+        row = numbers["latency"][group][name]
+        return float(row["p99_ms"] / row["p50_ms"])
+
+    return measure
+
+
+def _load(group: str, callers: int, field: str) -> Callable[[Numbers], float]:
+    def measure(numbers: Numbers) -> float:
+        rows: Sequence[Numbers] = numbers["load"]
+        row = next(r for r in rows if r["group"] == group and r["callers"] == callers)
+        return float(row[field])
+
+    return measure
+
+
+def _idle_mib(numbers: Numbers) -> float:
+    idle = numbers["footprint"]["base"]["idle"]
+    if idle["inside"]["unreadable"]:
+        return float(idle["machine_bytes"] / idle["sandboxes"] / MIB)
+    held = idle["inside"]["pss_bytes"] + idle["inside"]["page_table_bytes"]
+    return float(held / idle["sandboxes"] / MIB)
+
+
+TARGETS = (
+    Target(text="base, pooled: p50 to bare", most=0.25, measure=_ratio("base", POOLED)),
+    Target(text="base, pool off: p50 to bare", most=0.8, measure=_ratio("base", UNPOOLED)),
+    Target(text="data, pooled: p50 to bare", most=0.02, measure=_ratio("data", POOLED)),
+    Target(text="data, pool off: p50 to bare", most=0.05, measure=_ratio("data", UNPOOLED)),
+    Target(text="base, pooled: p99 to p50", most=5, measure=_tail("base", POOLED)),
+    Target(text="base, pool off: p99 to p50", most=5, measure=_tail("base", UNPOOLED)),
+    Target(text="data, pooled: p99 to p50", most=5, measure=_tail("data", POOLED)),
+    Target(text="data, pool off: p99 to p50", most=5, measure=_tail("data", UNPOOLED)),
+    Target(text="cold command line: p50 to bare", most=12, measure=_ratio("base", CLI)),
+    Target(text="base, 50 callers: runs/s", least=150, measure=_load("base", 50, "per_second")),
+    Target(text="base, 50 callers: failures", most=0, measure=_load("base", 50, "failures")),
+    Target(text="data, 50 callers: runs/s", least=60, measure=_load("data", 50, "per_second")),
+    Target(text="data, 50 callers: failures", most=0, measure=_load("data", 50, "failures")),
+    Target(
+        text="idle base sandboxes at once",
+        least=500,
+        measure=lambda numbers: numbers["footprint"]["base"]["idle"]["sandboxes"],
+    ),
+    Target(text="MiB per idle base sandbox beyond the zygote", most=8, measure=_idle_mib),
+)
