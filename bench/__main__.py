@@ -74,22 +74,24 @@ def data_packages() -> Path:
 
 
 def latency(chosen: argparse.Namespace, codes: Sequence[Code]) -> dict[str, Any]:
-    pooled, unpooled = contenders.jars()
+    pooled, unpooled = Belljar(Settings()), Belljar(Settings(pool_size=0))
+    table: dict[str, Any] = {}
     with pooled, unpooled:
-        taking: list[Contender | Absent] = []
         for code in codes:
-            taking.append(contenders.bare(code))
-            taking.append(contenders.bubblewrap(code, chosen.bwrap))
-            taking.append(contenders.docker(code))
-            taking += contenders.belljar(code, pooled, unpooled)
+            taking: list[Contender | Absent] = [
+                contenders.bare(code),
+                contenders.bubblewrap(code, chosen.bwrap),
+                contenders.docker(code),
+                *contenders.belljar(code, pooled, unpooled),
+            ]
             if code.environment == "base":
                 taking.append(contenders.command_line(code))
-        present = [item for item in taking if isinstance(item, Contender)]
-        in_turns(present, track(range(chosen.rounds), description="latency"))
-    table: dict[str, Any] = {code.group: {} for code in codes}
-    for item in taking:
-        row = {"absent": item.why} if isinstance(item, Absent) else _row(item)
-        table[item.group][item.name] = row
+            present = [item for item in taking if isinstance(item, Contender)]
+            in_turns(present, track(range(chosen.rounds), description=f"latency, {code.group}"))
+            table[code.group] = {
+                item.name: {"absent": item.why} if isinstance(item, Absent) else _row(item)
+                for item in taking
+            }
     return table
 
 

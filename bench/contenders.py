@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from belljar import Belljar, Settings
+from belljar import Belljar
 from bench.timing import Absent, Contender
 
 BASE, DATA = "print(1)", "import pandas; print(pandas.Series([1]).sum())"
@@ -168,7 +168,3 @@ def command_line(code: Code) -> Contender | Absent:
         return Absent(name=name, group=code.group, why="the belljar command is not installed")
     once = command([str(program), "run", "-c", code.text], env=dict(os.environ))
     return Contender(name=name, group=code.group, once=once, every=4)
-
-
-def jars() -> tuple[Belljar, Belljar]:
-    return Belljar(Settings()), Belljar(Settings(pool_size=0))
