@@ -24,7 +24,7 @@ import belljar
 from belljar import errors
 from belljar.cli import main, run, say, verdict
 from belljar.cli.app import app
-from belljar.engines.jail import root
+from belljar.engines.linux import root
 from belljar.environments import catalogue
 from belljar.model import GIB, KIB, MIB, Limits, Result, Status
 from belljar.options import RunOptions

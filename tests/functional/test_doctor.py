@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from belljar.engines.jail import cgroups, checks
+from belljar.engines.jail import checks
+from belljar.engines.linux import cgroups
 
 COMMAND = [sys.executable, "-m", "belljar.cli.main", "doctor"]
 

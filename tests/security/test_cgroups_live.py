@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from belljar.engines.jail import cgroups
-from belljar.engines.jail.cgroups import Absent, Group, Hierarchy
-from belljar.engines.jail.cgroups.find import parse_mounts
-from belljar.engines.jail.cgroups.hierarchy import CONTROLLERS, FOLDER
-from belljar.engines.jail.cgroups.owner import started
+from belljar.engines.linux import cgroups
+from belljar.engines.linux.cgroups import Absent, Group, Hierarchy
+from belljar.engines.linux.cgroups.find import parse_mounts
+from belljar.engines.linux.cgroups.hierarchy import CONTROLLERS, FOLDER
+from belljar.engines.linux.cgroups.owner import started
 from belljar.model import MIB, Limits
 
 SOURCE = Path(cgroups.__file__).parents[4]
@@ -429,8 +429,8 @@ def test_a_child_can_enter_by_itself(group: Group, children: Children) -> None:
 
 HOST = """
 import os, sys, time
-from belljar.engines.jail import cgroups
-from belljar.engines.jail.cgroups import hierarchy
+from belljar.engines.linux import cgroups
+from belljar.engines.linux.cgroups import hierarchy
 place = eval(sys.argv[1], {**vars(hierarchy), **vars(cgroups)})
 group = cgroups.Group.create(place, "left")
 gate, opener = os.pipe()

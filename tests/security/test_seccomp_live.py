@@ -15,21 +15,21 @@ from pathlib import Path
 
 import pytest
 
-from belljar.engines.jail import kernel, seccomp, syscalls
+from belljar.engines.linux import kernel, seccomp, syscalls
 
 SOURCE = str(Path(seccomp.__file__).parents[3])
 
 INSTALL = """
 import sys
 sys.path.insert(0, {source!r})
-from belljar.engines.jail import seccomp
+from belljar.engines.linux import seccomp
 seccomp.install(seccomp.build(memfd={memfd}, affinity={affinity}))
 """
 
 CALLS = """
 import ctypes, json, os, sys
 sys.path.insert(0, {source!r})
-from belljar.engines.jail import syscalls
+from belljar.engines.linux import syscalls
 numbers = syscalls.numbers(syscalls.this_machine())
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
@@ -395,7 +395,7 @@ def test_other_programs_work(program: str, tmp_path: Path) -> None:
 CHILDREN = """
 import os, random, sys, threading, time
 sys.path.insert(0, {source!r})
-from belljar.engines.jail import kernel
+from belljar.engines.linux import kernel
 
 threading.Thread(target=lambda: None).start()  # threading has state that a fork must mend
 drawn = set()
@@ -444,7 +444,7 @@ def test_a_failed_clone3_leaves_the_parent_whole() -> None:
     source = f"""
 import os, sys
 sys.path.insert(0, {SOURCE!r})
-from belljar.engines.jail import kernel
+from belljar.engines.linux import kernel
 for _ in range(20):
     try:
         kernel.clone3(kernel.CLONE_NEWNS | 0x200)  # CLONE_FS, which excludes it
@@ -468,7 +468,7 @@ def test_capabilities_are_gone_for_good() -> None:
     source = f"""
 import os, sys
 sys.path.insert(0, {SOURCE!r})
-from belljar.engines.jail import capabilities, kernel
+from belljar.engines.linux import capabilities, kernel
 pid, _ = kernel.clone3(kernel.CLONE_NEWUSER)
 if pid:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from belljar.engines.jail.cgroups import Group, Hierarchy, sweep
-from belljar.engines.jail.cgroups.hierarchy import CONTROLLERS, FOLDER
-from belljar.engines.jail.cgroups.owner import started
-from belljar.engines.jail.cgroups.plan import Version, Write, plan
+from belljar.engines.linux.cgroups import Group, Hierarchy, sweep
+from belljar.engines.linux.cgroups.hierarchy import CONTROLLERS, FOLDER
+from belljar.engines.linux.cgroups.owner import started
+from belljar.engines.linux.cgroups.plan import Version, Write, plan
 from belljar.errors import EngineError
 from belljar.model import MIB, Limits
 

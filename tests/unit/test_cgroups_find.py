@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from belljar.engines.jail.cgroups import Absent, Hierarchy, detect
-from belljar.engines.jail.cgroups.find import Tree, parse_membership, parse_mounts
-from belljar.engines.jail.cgroups.hierarchy import HOST_LEAF
+from belljar.engines.linux.cgroups import Absent, Hierarchy, detect
+from belljar.engines.linux.cgroups.find import Tree, parse_membership, parse_mounts
+from belljar.engines.linux.cgroups.hierarchy import HOST_LEAF
 
 V2 = "/sys/fs/cgroup"
 V2_MOUNT = (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from belljar.engines.jail import kernel, landlock
+from belljar.engines.linux import kernel, landlock
 
 SOURCE = str(Path(landlock.__file__).parents[3])
 ABI = landlock.abi()
@@ -22,7 +22,7 @@ def fenced(source: str, inside: Path, outside: Path) -> str:
     start = f"""
 import os, sys, signal, socket
 sys.path.insert(0, {SOURCE!r})
-from belljar.engines.jail import landlock
+from belljar.engines.linux import landlock
 inside, outside = {str(inside)!r}, {str(outside)!r}
 def attempt(function, *args):
     try:

@@ -7,9 +7,9 @@ import posixpath
 
 import pytest
 
-from belljar.engines.jail import root
-from belljar.engines.jail.places import INPUT, WRITABLE
-from belljar.engines.jail.root import HostFacts, Step, plan_root
+from belljar.engines.linux import root
+from belljar.engines.linux.places import INPUT, WRITABLE
+from belljar.engines.linux.root import HostFacts, Step, plan_root
 
 MERGED = {"/bin": "usr/bin", "/lib": "usr/lib", "/lib64": "usr/lib64", "/sbin": "usr/sbin"}
 

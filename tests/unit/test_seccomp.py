@@ -18,8 +18,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from belljar.engines.jail import seccomp, syscalls
-from belljar.engines.jail.syscalls import ALLOW, ALLOWED, PRETEND, REFUSED, RULED
+from belljar.engines.linux import seccomp, syscalls
+from belljar.engines.linux.syscalls import ALLOW, ALLOWED, PRETEND, REFUSED, RULED
 
 X86, ARM = "x86_64", "aarch64"
 ARCH = {X86: 0xC000003E, ARM: 0xC00000B7}

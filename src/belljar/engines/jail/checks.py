@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from belljar.engines.base import Control
+from belljar.engines.linux import capabilities, cgroups, kernel, landlock, seccomp
 
-from . import capabilities, cgroups, kernel, landlock, netns, pages, seccomp, userns
+from . import netns, pages, userns
 
 CHECK_S = 30.0
 _SYSCTLS = (

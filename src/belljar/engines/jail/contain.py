@@ -10,9 +10,10 @@ import os
 import resource
 from collections.abc import Callable
 
+from belljar.engines.linux import capabilities, kernel, landlock, places, seccomp
 from belljar.runtimes.guest import runner
 
-from . import capabilities, kernel, landlock, mounts, places, seccomp
+from . import mounts
 
 HOST_NAME = "belljar"
 

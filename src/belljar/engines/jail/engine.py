@@ -12,11 +12,12 @@ import socket
 from collections.abc import Mapping
 
 from belljar.engines.base import Control, Ground, Inside, Seen
+from belljar.engines.linux import cgroups
 from belljar.errors import EngineError, EngineUnavailable
 from belljar.model import GIB, Limits, Usage
 from belljar.runtimes.interpreter import base_interpreter
 
-from . import cgroups, launch
+from . import launch
 from .process import ROOM_HINT, Zygote
 
 AGENT_PROCESSES = 1

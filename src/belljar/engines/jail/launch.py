@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from belljar.engines.base import Ground
+from belljar.engines.linux import cgroups, root
 from belljar.errors import EngineError
 from belljar.runtimes.interpreter import base_interpreter
 
-from . import cgroups, root, userns
+from . import userns
 
 ZYGOTE_VARIABLES = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/tmp"}
 """The zygote's whole environment; /proc/self/environ shows it to every sandbox."""

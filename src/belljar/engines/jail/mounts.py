@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
-from . import kernel
-from .places import BOX, EMPTY, GID, INPUT, PROC_SYS, UID, WRITABLE
+from belljar.engines.linux import kernel
+from belljar.engines.linux.places import BOX, EMPTY, GID, INPUT, PROC_SYS, UID, WRITABLE
 
 _HIDDEN = kernel.MS_NOSUID | kernel.MS_NODEV
 

@@ -12,7 +12,7 @@ import os
 import socket
 import struct
 
-from . import kernel
+from belljar.engines.linux import kernel
 
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 1

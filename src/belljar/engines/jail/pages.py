@@ -6,7 +6,7 @@ most of what a sandbox costs. One huge page has one entry where 512 small ones h
 
 from __future__ import annotations
 
-from . import kernel
+from belljar.engines.linux import kernel
 
 HUGE = 2 << 20
 MADV_COLLAPSE = 25

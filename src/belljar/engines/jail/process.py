@@ -11,9 +11,10 @@ import signal
 import socket
 from typing import Any
 
+from belljar.engines.linux import cgroups
 from belljar.errors import EngineError
 
-from . import cgroups, userns
+from . import userns
 from .launch import Launch, send
 
 START_S = 60.0

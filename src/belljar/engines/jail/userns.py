@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from . import places
+from belljar.engines.linux import places
 
 RANGE = 65_536
 _FIRST = 0x4000_0000

@@ -25,9 +25,10 @@ import socket
 import sys
 from collections.abc import Sequence
 
+from belljar.engines.linux import kernel, landlock, seccomp
 from belljar.runtimes.guest import agent, protocol, runner
 
-from . import contain, kernel, landlock, mounts, netns, pages, seccomp, userns
+from . import contain, mounts, netns, pages, userns
 
 _SPAWN_FLAGS = (
     kernel.CLONE_NEWUSER

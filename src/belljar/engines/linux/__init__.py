@@ -1,0 +1,1 @@
+"""What Linux offers to build walls from, one file per kernel topic; shared by the engines."""
