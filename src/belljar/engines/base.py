@@ -36,6 +36,30 @@ class Ground:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """What can be asked of a wall; everything else is refused before a sandbox starts."""
+
+    languages: frozenset[str] | None = None
+    """None: every language there is."""
+    environments: frozenset[str] | None = None
+    """None: every environment there is."""
+    processes: bool = True
+    """Code can start threads and processes of its own."""
+    fresh_exec: bool = True
+    """Each run can have a newly executed interpreter."""
+    live_stdin: bool = True
+    """Standard input can arrive while the code runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Missing:
+    """Why a wall cannot be used on this machine, and what to do about it."""
+
+    why: str
+    hint: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Control:
     """One line of `belljar doctor`: a part of the wall, and whether it works on this machine."""
 
@@ -70,6 +94,9 @@ class Wall(Protocol):
     stream: socket.socket
     isolation: Mapping[str, str]
     """Control → mechanism in force, for the result."""
+    inputs: Path | None
+    """A folder on the host that is /data/input inside, read-only: inputs are written there. None:
+    they travel through the agent, which alone can write to that place."""
 
     def settle(self) -> None:
         """The agent waits: what was used up to now is not the run's."""
@@ -94,6 +121,7 @@ class Wall(Protocol):
 
 class Engine(Protocol):
     name: str
+    capabilities: Capabilities
     interpreter: str
     """The Python to execute inside, for runs that want a new one."""
 

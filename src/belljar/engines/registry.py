@@ -17,4 +17,4 @@ def create(settings: Settings) -> Engine:
         )
     from belljar.engines.jail.engine import JailEngine
 
-    return JailEngine(required=settings.required)
+    return JailEngine(settings)

@@ -10,12 +10,14 @@ import secrets
 import signal
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 
-from belljar.engines.base import Control, Ground, Inside, Seen
+from belljar.engines.base import Capabilities, Control, Ground, Inside, Seen
 from belljar.engines.linux import cgroups
 from belljar.errors import EngineError, EngineUnavailable
 from belljar.model import GIB, Limits, Usage
 from belljar.runtimes.interpreter import base_interpreter
+from belljar.settings import Settings
 
 from . import launch
 from .process import ROOM_HINT, Zygote
@@ -34,9 +36,10 @@ thread stacks are mostly never touched. The watchdog looks at the rest."""
 
 class JailEngine:
     name = "jail"
+    capabilities = Capabilities()
 
-    def __init__(self, *, required: tuple[str, ...] = ()) -> None:
-        self._required = required
+    def __init__(self, settings: Settings) -> None:
+        self._required = settings.required
         self._zygotes: dict[str, asyncio.Task[Zygote]] = {}
         self._ids: set[int] = set()
         self._next_id = 0
@@ -203,6 +206,7 @@ class JailWall:
     ) -> None:
         self.stream = stream
         self.isolation = isolation
+        self.inputs: Path | None = None
         self._engine = engine
         self._pidfd = pidfd
         self._group = group
