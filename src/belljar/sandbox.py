@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from belljar.engines.base import Wall
+from belljar.engines.base import Inside, Wall
 from belljar.errors import EngineError
 from belljar.model import Dropped, ErrorInfo, Limits, OutputFile, Usage
 from belljar.runtimes.guest import protocol
@@ -108,7 +110,7 @@ class Sandbox:
         ticking = self._loop.create_task(self._tick(receiver)) if on_usage else None
         try:
             async with asyncio.timeout(order.limits.timeout_s):
-                await self._send(_frames(order, inside.rlimits, inside.watch_memory_bytes))
+                await self._send(_frames(order, inside))
                 await asyncio.shield(receiver.done)
         except TimeoutError:
             outcome.timed_out = True
@@ -431,7 +433,7 @@ def _printable(text: str) -> str:
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
-def _frames(order: Order, rlimits: Mapping[str, int], watch_memory_bytes: int | None) -> bytes:
+def _frames(order: Order, inside: Inside) -> bytes:
     parts: list[bytes] = []
     for root, files in (("workspace", order.workspace), ("input", order.inputs)):
         for path, content in files.items():
@@ -444,8 +446,11 @@ def _frames(order: Order, rlimits: Mapping[str, int], watch_memory_bytes: int | 
         "argv": order.argv,
         "compile": order.compile,
         "env": dict(order.env),
-        "rlimits": dict(rlimits),
-        "watch_memory_bytes": watch_memory_bytes,
+        "rlimits": dict(inside.rlimits),
+        "watch_memory_bytes": inside.watch_memory_bytes,
+        "woken": {"entropy": secrets.token_hex(32), "clock_s": time.time()}
+        if inside.woken
+        else None,
         "stdin_streamed": order.stdin_descriptor is not None,
         "output_bytes": order.limits.output_bytes,
         "result_files": order.limits.result_files,

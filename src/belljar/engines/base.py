@@ -49,6 +49,13 @@ class Capabilities:
     """Each run can have a newly executed interpreter."""
     live_stdin: bool = True
     """Standard input can arrive while the code runs."""
+    files: bool = True
+    """Files and inputs can be given, and what the code leaves comes back."""
+    network: bool = False
+    """Named domains can be opened for a run."""
+    own_environments: bool = False
+    """Environments are in an image of the engine's own: none is built on the host, and a ground's
+    `folder` is None."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +93,8 @@ class Inside:
 
     rlimits: Mapping[str, int]
     watch_memory_bytes: int | None = None
+    woken: bool = False
+    """The sandbox was restored from a snapshot: it needs fresh randomness and the time."""
 
 
 class Wall(Protocol):

@@ -150,40 +150,80 @@ def _agent_hidden(sandbox: Sandbox) -> None:
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
 
 
-STEPS: tuple[tuple[str, Callable[[Sandbox], None], str], ...] = (
+Steps = tuple[tuple[str, Callable[[Sandbox], None], str], ...]
+
+FIRST: Steps = (
     ("identity", _identity, "the sandbox's uid is not mapped; is the id range in use?"),
     ("cgroup namespace", _groups_of_its_own, "needs Linux 4.6 or newer"),
+)
+"""Then pid 1 forks off the process that will run the code."""
+
+SHARED: Steps = (
     ("host name", _host_name, ""),
     ("writable places", _writable_places, "tmpfs in a user namespace needs Linux 4.18 or newer"),
     ("processes", _processes, "inside a container, /proc must be unmasked: systempaths=unconfined"),
     ("quotas", _quotas, ""),
     ("kernel information", _kernel_information, ""),
     ("terminals", _terminals, ""),
+)
+"""Pid 1 builds these for both."""
+
+EACH: Steps = (
     ("resource limits", _resource_limits, ""),
     ("capabilities", _capabilities, ""),
     ("system calls", _system_calls, "the kernel needs CONFIG_SECCOMP_FILTER"),
-    ("agent hidden", _agent_hidden, ""),
 )
+"""What a process can only do to itself."""
+
+AGENT: Steps = (("agent hidden", _agent_hidden, ""),)
 
 
-def contain(sandbox: Sandbox) -> None:
-    """Runs every step; the first that fails ends the sandbox."""
-    for name, step, hint in STEPS:
+def begin(sandbox: Sandbox) -> None:
+    _take(FIRST, sandbox)
+
+
+def build(sandbox: Sandbox) -> None:
+    """In pid 1."""
+    _take(SHARED, sandbox)
+    _take(EACH, sandbox)
+    _take(AGENT, sandbox)
+
+
+def join(sandbox: Sandbox, walls_stand: Callable[[], None]) -> None:
+    """In the code's process, while pid 1 builds."""
+    _take(EACH, sandbox)
+    _prefer_to_kill()
+    runner.prepare(hidden=sandbox.blueprint.own_modules)
+    walls_stand()
+    _fence(sandbox)
+
+
+def harden_runner(sandbox: Sandbox) -> None:
+    """In a process that pid 1 forks off later, behind the walls."""
+    _prefer_to_kill()
+    runner.prepare(hidden=sandbox.blueprint.own_modules)
+    _fence(sandbox)
+
+
+def _take(steps: Steps, sandbox: Sandbox) -> None:
+    """The first step that fails ends the sandbox."""
+    for name, step, hint in steps:
         try:
             step(sandbox)
         except (OSError, ValueError) as error:
             raise StepFailed(name, error, hint) from error
 
 
-def harden_runner(sandbox: Sandbox) -> None:
-    """What the code's own process gets on top of what it inherits from the agent."""
+def _prefer_to_kill() -> None:
+    """The kernel's choice when memory runs out should be the code, not the agent."""
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
-    # The kernel's choice when memory runs out should be the code, not the agent.
     descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
     os.write(descriptor, b"500")
     os.close(descriptor)
-    blueprint = sandbox.blueprint
-    if blueprint.landlock_abi:
+
+
+def _fence(sandbox: Sandbox) -> None:
+    if sandbox.blueprint.landlock_abi:
         landlock.restrict(writable=places.WRITABLE)
-    rehearsal = blueprint.rehearsal if sandbox.rehearse else None
-    runner.prepare(hidden=blueprint.own_modules, rehearsal=rehearsal)
+    if sandbox.rehearse:
+        runner.rehearse(sandbox.blueprint.rehearsal)

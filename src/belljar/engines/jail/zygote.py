@@ -288,7 +288,12 @@ def _sandbox(sandbox: contain.Sandbox, stream: int) -> agent.Waiting:
     os.closerange(4, 1 << 20)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
-        contain.contain(sandbox)
+        contain.begin(sandbox)
+        runner = agent.fork_runner(lambda walls_stand: contain.join(sandbox, walls_stand))
+        if isinstance(runner, agent.Waiting):
+            return runner
+        contain.build(sandbox)
+        runner.walls_stand()
     except contain.StepFailed as failure:
         fault = {"step": failure.step, "message": str(failure), "hint": failure.hint}
         os.write(3, protocol.message(protocol.FAULT, fault))
@@ -296,6 +301,7 @@ def _sandbox(sandbox: contain.Sandbox, stream: int) -> agent.Waiting:
     waiting = agent.serve(
         3,
         sandbox.roots,
+        runner,
         harden=lambda: contain.harden_runner(sandbox),
         rehearse=sandbox.rehearse,
     )

@@ -1,8 +1,9 @@
 """The agent: pid 1 of a sandbox. Takes one run from the host, supervises it, reports how it ended.
 
-It keeps one runner forked ahead of need, so that a waiting sandbox starts code without a fork.
-`serve` returns twice: None in the agent when the host has gone, and a Waiting in each runner, on a
-stack from which everything of the agent has been unwound.
+The first runner is forked off at once, before the agent has done anything: a fork shares memory
+until one side writes, so whatever the agent touches earlier it would have to copy again.
+`fork_runner` and `serve` return in the agent, and a Waiting in each runner, on a stack from which
+everything of the agent has been unwound.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from collections.abc import Callable
 
 from . import places, protocol, watch
 from .spool import Spool
+from .wake import wake
 
 REPORT_BYTES = 64 * 1024
 LINGER_MS = 1
 """How long output waits for more of it before it is sent."""
 _READ = 256 * 1024
+_LEAVING = REPORT_BYTES
 
 
 class Job:
@@ -35,6 +38,8 @@ class Job:
         env: dict[str, str],
         rlimits: dict[str, int],
         report: mmap.mmap,
+        *,
+        reseed: bool,
     ) -> None:
         self.argv = argv
         """None: run the Python file `path` in this interpreter; else execute this program."""
@@ -42,6 +47,8 @@ class Job:
         self.env = env
         self.rlimits = rlimits
         self.report = report
+        self.reseed = reseed
+        """This process was restored from a snapshot: others have the same random state."""
 
 
 class Waiting:
@@ -58,10 +65,17 @@ class Waiting:
         if not order:
             os._exit(0)
         fields = json.loads(order)
-        return Job(fields["argv"], fields["path"], fields["env"], fields["rlimits"], self._report)
+        return Job(
+            fields["argv"],
+            fields["path"],
+            fields["env"],
+            fields["rlimits"],
+            self._report,
+            reseed=fields["reseed"],
+        )
 
 
-class _Runner:
+class Runner:
     """A forked process that waits for its Job, and the agent's ends of its pipes."""
 
     def __init__(
@@ -75,9 +89,18 @@ class _Runner:
         self.report = report
         self.prepared = False
 
+    def leaving_status(self) -> int | None:
+        """The exit status that the code's process announced (see `announce`)."""
+        flag, status = self.report[_LEAVING], self.report[_LEAVING + 1]
+        return status if flag else None
+
+    def walls_stand(self) -> None:
+        """Lets a runner that was forked before them go on."""
+        os.write(self.job, b"w")
+
 
 class _Run:
-    def __init__(self, order: dict, runner: _Runner) -> None:  # type: ignore[type-arg]
+    def __init__(self, order: dict, runner: Runner) -> None:  # type: ignore[type-arg]
         self.order = order
         self.stages = ([order["compile"]] if order.get("compile") else []) + [order["argv"]]
         self.stage = 0
@@ -86,6 +109,7 @@ class _Run:
             runner.stdout: Spool(order["output_bytes"]),
             runner.stderr: Spool(order["output_bytes"]),
         }
+        self.open_streams = 2
         self.stdin = bytearray()
         self.stdin_closed = False
         self.watched: watch.Watched | None = None
@@ -103,19 +127,72 @@ class _HostGone(Exception):
     pass
 
 
+def fork_runner(harden: Callable[[Callable[[], None]], None]) -> Runner | Waiting:
+    """Forks the process that will run the code. Returns a Runner here and a Waiting there.
+
+    `harden` is called there, with a function that returns when the agent said `walls_stand`."""
+    ours, theirs = socket.socketpair()
+    job_out, job_in = ours.detach(), theirs.detach()
+    stdin_in, stdin_out = os.pipe2(os.O_CLOEXEC)
+    stdout_in, stdout_out = os.pipe2(os.O_CLOEXEC)
+    stderr_in, stderr_out = os.pipe2(os.O_CLOEXEC)
+    # Anonymous shared memory: the runner can tell which exception ended it without holding
+    # a descriptor that the code could find.
+    report = mmap.mmap(-1, REPORT_BYTES + 2)
+    pid = os.fork()
+    if pid == 0:
+        _turn_into_runner(job_in, stdin_in, stdout_out, stderr_out, harden)
+        return Waiting(report)
+    for descriptor in (job_in, stdin_in, stdout_out, stderr_out):
+        os.close(descriptor)
+    for descriptor in (stdin_out, stdout_in, stderr_in):
+        os.set_blocking(descriptor, False)
+    return Runner(pid, job_out, stdin_out, stdout_in, stderr_in, report)
+
+
+def _turn_into_runner(
+    job: int, stdin: int, stdout: int, stderr: int, harden: Callable[[Callable[[], None]], None]
+) -> None:
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.setsid()
+        for source, target in ((stdin, 0), (stdout, 1), (stderr, 2), (job, 3)):
+            os.dup2(source, target, inheritable=target < 3)
+        os.closerange(4, 1 << 20)
+        harden(_wait_for_walls)
+        os.write(3, b"p")
+    except BaseException as error:
+        os.write(2, b"belljar: the runner could not start: %r\n" % error)
+        os._exit(125)
+
+
+def _wait_for_walls() -> None:
+    if os.read(3, 1) != b"w":
+        os._exit(125)
+
+
 def serve(
-    stream: int, roots: dict[str, int], *, harden: Callable[[], None], rehearse: bool
+    stream: int,
+    roots: dict[str, int],
+    first: Runner,
+    *,
+    harden: Callable[[], None],
+    rehearse: bool,
+    out: int | None = None,
 ) -> Waiting | None:
     """Runs the agent on `stream`. `roots`: folder descriptors by name (workspace, input, output).
+    `out`: where its own words go, if the stream is two pipes.
 
-    `harden` is called in each runner before it waits: what the wall adds to the code's own process.
-    `rehearse`: there is time, since nobody waits for this sandbox yet.
+    `harden` is called in each further runner before it waits: what the wall adds to the code's own
+    process. `rehearse`: there is time, since nobody waits for this sandbox yet.
     """
     try:
-        agent = _Agent(stream, roots, harden)
+        agent = _Agent(stream, stream if out is None else out, roots, harden)
         if rehearse:
             agent.rehearse()
-        agent.loop()
+        agent.loop(first)
     except _HostGone:
         pass
     except _Become as become:
@@ -124,15 +201,18 @@ def serve(
 
 
 class _Agent:
-    def __init__(self, stream: int, roots: dict[str, int], harden: Callable[[], None]) -> None:
+    def __init__(
+        self, stream: int, out: int, roots: dict[str, int], harden: Callable[[], None]
+    ) -> None:
         self._stream = stream
+        self._out = out
         self._roots = roots
         self._harden = harden
         self._reader = protocol.Reader(protocol.FROM_HOST)
         self._file: tuple[int, int, str] | None = None
         self._placed: dict[str, tuple[int, int, int]] = {}
         self._run: _Run | None = None
-        self._runner: _Runner | None = None
+        self._runner: Runner | None = None
         self._poll = select.poll()
         self._pending = b""
         self._ready = False
@@ -143,9 +223,10 @@ class _Agent:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
 
-    def loop(self) -> None:
-        self._runner = self._fork()
-        self._poll.register(self._runner.job, select.POLLIN)
+    def loop(self, first: Runner) -> None:
+        self._runner = first
+        self._listen(first)
+        self._poll.register(first.job, select.POLLIN)
         self._poll.register(self._stream, select.POLLIN)
         self._poll.register(self._woken, select.POLLIN)
         while True:
@@ -180,16 +261,17 @@ class _Agent:
         shared with the zygote afterwards, and copying those pages later would cost a third of
         the time somebody waits for a short program."""
         here, there = socket.socketpair()
-        real, self._stream = self._stream, here.fileno()
+        real = self._stream, self._out
+        self._stream = self._out = here.fileno()
         ends = [os.pipe() for _ in range(4)]
         (_, job), (_, stdin), (stdout, said), (stderr, _) = ends
         os.write(said, b"rehearsal")
         os.set_blocking(stdout, False)
         os.set_blocking(stderr, False)
-        self._runner = _Runner(-1, os.dup(job), os.dup(stdin), stdout, stderr, mmap.mmap(-1, 4096))
+        report = mmap.mmap(-1, REPORT_BYTES + 2)
+        self._runner = Runner(-1, os.dup(job), os.dup(stdin), stdout, stderr, report)
         self._runner.prepared = True
-        self._poll.register(stdout, select.POLLIN)
-        self._poll.register(stderr, select.POLLIN)
+        self._listen(self._runner)
         order = {"path": "", "argv": None, "env": {"HOME": ""}, "rlimits": {}, "output_bytes": 64}
         order.update(result_files=1, result_bytes=0, compile=None, stdin_streamed=False)
         there.send(
@@ -204,10 +286,11 @@ class _Agent:
         assert self._run is not None
         self._poll.poll(0)
         self._forward(stdout)
-        self._ended(self._run, 0)
+        self._close_streams(self._run)
+        self._finished(self._run, 0)
         os.unlink("rehearsal", dir_fd=self._roots["workspace"])
         self._placed.clear()
-        self._stream = real
+        self._stream, self._out = real
         for pair in ends:
             for descriptor in pair:
                 os.close(descriptor)
@@ -275,6 +358,8 @@ class _Agent:
     # -- running ---------------------------------------------------------------------------------
 
     def _start(self, order: dict) -> None:  # type: ignore[type-arg]
+        if order.get("woken"):
+            wake(order["woken"])
         runner, self._runner = self._runner or self._fork(), None
         run = self._run = _Run(order, runner)
         if order.get("watch_memory_bytes"):
@@ -290,13 +375,14 @@ class _Agent:
             "path": run.order["path"],
             "env": run.order["env"],
             "rlimits": run.order["rlimits"],
+            "reseed": bool(run.order.get("woken")),
         }
         _write_all(run.runner.job, json.dumps(job).encode())
         os.close(run.runner.job)
         if run.stage + 1 < len(run.stages):
             self._close_stdin(run)
 
-    def _prepared(self, runner: _Runner) -> None:
+    def _prepared(self, runner: Runner) -> None:
         """Returns when the runner is walled in and waits; without that no code is started."""
         if runner.prepared:
             return
@@ -318,11 +404,26 @@ class _Agent:
             return
         if not data:
             self._poll.unregister(descriptor)
+            run.open_streams -= 1
+            if run.open_streams == 0:
+                self._leaving(run)
             return
         head = run.spools[descriptor].feed(data)
         if head:
             kind = protocol.STDOUT if descriptor == run.runner.stdout else protocol.STDERR
             self._post(protocol.frame(kind, head))
+
+    def _leaving(self, run: _Run) -> None:
+        """All output has ended. If the code's process announced its exit, and no other process ever
+        was in here, then there is nothing to wait for: the kernel takes most of a millisecond to
+        take an interpreter's memory down, and only then tells that it has gone.
+
+        Code can announce falsely; it has then ended itself, as it could anyhow."""
+        status = run.runner.leaving_status()
+        if status is None or run.watched or _newest_pid() != run.runner.pid:
+            return
+        _kill_all()
+        self._finished(run, status << 8)
 
     def _feed_stdin(self) -> None:
         """Gives the program what it takes. Before the last stage there is only the compiler."""
@@ -374,8 +475,15 @@ class _Agent:
             run.watched.last_look()
         _kill_all()
         _reap_all()
+        self._close_streams(run)
+        self._finished(run, status)
+
+    def _close_streams(self, run: _Run) -> None:
         for descriptor in run.spools:
             self._exhaust(descriptor)
+
+    def _finished(self, run: _Run, status: int) -> None:
+        """Nothing of the code runs any more: reports, or goes on with the next stage."""
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
         if run.stage + 1 < len(run.stages) and code == 0:
             self._next_stage(run)
@@ -409,12 +517,13 @@ class _Agent:
         """The compiler is done: the program runs in a new process with the same streams kept."""
         spools = {}
         runner = self._fork()
+        self._listen(runner)
         spools[runner.stdout] = run.spools[run.runner.stdout]
         spools[runner.stderr] = run.spools[run.runner.stderr]
         for descriptor in run.spools:
             os.close(descriptor)
         self._close_stdin(run)
-        run.runner, run.spools = runner, spools
+        run.runner, run.spools, run.open_streams = runner, spools, 2
         run.stage += 1
         self._launch(run)
         self._feed_stdin()
@@ -480,41 +589,16 @@ class _Agent:
 
     # -- processes -------------------------------------------------------------------------------
 
-    def _fork(self) -> _Runner:
-        ours, theirs = socket.socketpair()
-        job_out, job_in = ours.detach(), theirs.detach()
-        stdin_in, stdin_out = os.pipe2(os.O_CLOEXEC)
-        stdout_in, stdout_out = os.pipe2(os.O_CLOEXEC)
-        stderr_in, stderr_out = os.pipe2(os.O_CLOEXEC)
-        # Anonymous shared memory: the runner can tell which exception ended it without holding
-        # a descriptor that the code could find.
-        report = mmap.mmap(-1, REPORT_BYTES)
-        pid = os.fork()
-        if pid == 0:
-            self._turn_into_runner(job_in, stdin_in, stdout_out, stderr_out)
-            raise _Become(Waiting(report))
-        for descriptor in (job_in, stdin_in, stdout_out, stderr_out):
-            os.close(descriptor)
-        for descriptor in (stdin_out, stdout_in, stderr_in):
-            os.set_blocking(descriptor, False)
-        self._poll.register(stdout_in, select.POLLIN)
-        self._poll.register(stderr_in, select.POLLIN)
-        return _Runner(pid, job_out, stdin_out, stdout_in, stderr_in, report)
+    def _fork(self) -> Runner:
+        """A runner from behind the walls."""
+        runner = fork_runner(lambda _: self._harden())
+        if isinstance(runner, Waiting):
+            raise _Become(runner)
+        return runner
 
-    def _turn_into_runner(self, job: int, stdin: int, stdout: int, stderr: int) -> None:
-        try:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            os.setsid()
-            for source, target in ((stdin, 0), (stdout, 1), (stderr, 2), (job, 3)):
-                os.dup2(source, target, inheritable=target < 3)
-            os.closerange(4, 1 << 20)
-            self._harden()
-            os.write(3, b"p")
-        except BaseException as error:
-            os.write(2, b"belljar: the runner could not start: %r\n" % error)
-            os._exit(125)
+    def _listen(self, runner: Runner) -> None:
+        self._poll.register(runner.stdout, select.POLLIN)
+        self._poll.register(runner.stderr, select.POLLIN)
 
     # -- to the host -----------------------------------------------------------------------------
 
@@ -534,7 +618,7 @@ class _Agent:
     def _send(self, data: bytes) -> None:
         data, self._pending = self._pending + data, b""
         try:
-            _write_all(self._stream, data)
+            _write_all(self._out, data)
         except (BrokenPipeError, ConnectionResetError):
             raise _HostGone from None
 
@@ -566,6 +650,29 @@ def _reap_all() -> None:
             os.waitpid(-1, 0)
     except ChildProcessError:
         pass
+
+
+def announce(report: object, status: int) -> None:
+    """Called in the code's process when all that is left to do is to exit."""
+    report[_LEAVING : _LEAVING + 2] = bytes((1, status))  # type: ignore[index]
+    os.sched_yield()  # brings the kernel's account of our time up to date
+    for stream in (1, 2):
+        try:
+            os.close(stream)
+        except OSError:
+            pass
+
+
+def _newest_pid() -> int:
+    """The last process id that was given out in this pid namespace; 0 if that cannot be known."""
+    try:
+        file = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    text = os.read(file, 100)
+    os.close(file)
+    last = text.rpartition(b" ")[2].strip()
+    return int(last) if last.isdigit() else 0
 
 
 def _cpu_ms() -> int:

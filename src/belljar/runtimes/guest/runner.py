@@ -17,7 +17,7 @@ import time
 import types
 
 from . import ending
-from .agent import Job
+from .agent import Job, announce
 
 # Modules of an interpreter that has only just started.
 AT_START = frozenset(
@@ -46,6 +46,8 @@ AT_START = frozenset(
 
 def become(job: Job) -> None:
     """Never returns."""
+    if job.reseed:
+        reseed()
     _apply_rlimits(job.rlimits)
     os.environ.clear()
     os.environ.update(job.env)
@@ -100,26 +102,25 @@ def _standard_streams() -> None:
         setattr(sys, "__%s__" % name, stream)
 
 
-def prepare(*, hidden: list[str], rehearsal: str | None) -> None:
-    """What can be done before the code is known: called while the runner waits in the pool.
+def prepare(*, hidden: list[str]) -> None:
+    """What can be done before the code is known.
 
     `hidden`: modules to forget, so that the code cannot import the agent. They come as a list made
-    in the zygote: looking through all modules here would write to each one's reference count.
-    `rehearsal`: a typical first use of the environment's packages; None when somebody waits."""
+    in the zygote: looking through all modules here would write to each one's reference count."""
     _standard_streams()
     ending.trusted_path[:] = sys.path
     for name in hidden:
         sys.modules.pop(name, None)
     reseed()
     sys.dont_write_bytecode = True
-    if rehearsal is not None:
-        _rehearse(rehearsal)
     gc.enable()
 
 
-def _rehearse(rehearsal: str) -> None:
+def rehearse(rehearsal: str) -> None:
     """Walks once through what every run does. A fork shares its parent's memory until a page is
-    written, and each first write costs microseconds: better now than when somebody waits."""
+    written, and each first write costs microseconds: better now than when somebody waits.
+
+    `rehearsal`: a typical first use of the environment's packages."""
     sink = io.StringIO()
     source = "import sys\ndef f(x):\n    return [str(x)]\nprint(*f(1), file=sink)\n"
     module = types.ModuleType("__main__")
@@ -163,7 +164,9 @@ def _run_python(path: str, report: object) -> None:
     sys.path.insert(0, os.path.dirname(path))
     _make_room(os.path.dirname(path))
     known = len(sys.modules)
-    ending.leave(ending.finish(_run_main(path, report), known))
+    status = ending.finish(_run_main(path, report), known)
+    announce(report, status)
+    ending.leave(status)
 
 
 def _run_main(path: str, report: object) -> int:

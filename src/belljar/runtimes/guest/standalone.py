@@ -1,0 +1,151 @@
+"""The agent and its runner in a Python of their own: what containers and machines start.
+
+    python3 -I standalone.py CONFIGURATION
+
+The configuration is one JSON object:
+    stream        a path to open (a serial port), or [in, out]: descriptors
+    roots         {"workspace": path, "input": path, "output": path}
+    user          [uid, gid] to give the code when we are root; null when we are nobody already
+    package_path  folders with packages
+    preload       modules to import before the first run
+    rehearsal     a typical first use of them
+    rehearse      there is time, since nobody waits yet
+
+Must be pid 1 of its pid namespace: it kills and reaps everything in it. Also loadable as
+`belljar_guest.standalone` or from any other folder that holds this package's files.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+
+if __name__ == "__main__":  # a file among its neighbours: make the folder a package
+    _folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path.insert(0, os.path.dirname(_folder))
+    __package__ = os.path.basename(_folder)
+    importlib.import_module(__package__)
+    del sys.path[0]
+
+from . import agent, protocol, runner
+
+_PR_SET_DUMPABLE = 4
+_PR_SET_NO_NEW_PRIVS = 38
+
+
+def main(text: str) -> None:
+    """Never returns."""
+    configuration = json.loads(text)
+    stream, out = _open(configuration["stream"])
+    try:
+        roots = {
+            name: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            for name, path in configuration["roots"].items()
+        }
+        if os.getpid() != 1:
+            raise RuntimeError("the agent must be pid 1, so that everything inside ends with it")
+        _warm_up(configuration)
+        hidden = _own_modules()
+        harden = _hardening(configuration, hidden)
+        first = agent.fork_runner(lambda walls_stand: harden())
+        if isinstance(first, agent.Waiting):
+            runner.become(first.job())
+        prctl()(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    except BaseException as error:
+        fault = {"step": "agent", "message": "%s: %s" % (type(error).__name__, error), "hint": ""}
+        os.write(out, protocol.message(protocol.FAULT, fault))
+        os._exit(1)
+    waiting = agent.serve(
+        stream, roots, first, harden=harden, rehearse=configuration["rehearse"], out=out
+    )
+    if waiting is None:
+        os._exit(0)
+    runner.become(waiting.job())
+
+
+def _open(stream: object) -> tuple[int, int]:
+    """Away from the standard descriptors, which the code's output must not reach the host by."""
+    if isinstance(stream, str):
+        both = os.open(stream, os.O_RDWR | os.O_CLOEXEC)
+        found = (both, both)
+    else:
+        found = (os.dup(stream[0]), os.dup(stream[1]))  # type: ignore[index]
+    null = os.open("/dev/null", os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    os.close(null)
+    return found
+
+
+def _warm_up(configuration: dict) -> None:  # type: ignore[type-arg]
+    for number in signal.valid_signals():
+        if signal.getsignal(number) == signal.SIG_IGN and number not in (
+            signal.SIGPIPE,
+            signal.SIGXFSZ,
+        ):
+            signal.signal(number, signal.SIG_DFL)
+    os.umask(0o022)
+    os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", MPLBACKEND="Agg")
+    sys.path += [path for path in configuration["package_path"] if path not in sys.path]
+    for name in configuration["preload"]:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue  # another version of a package may lack one of its parts
+    exec(configuration["rehearsal"], {})
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+
+
+def _own_modules() -> list[str]:
+    own = __name__.rpartition(".")[0] or str(__package__)
+    return [name for name in sys.modules if name == own or name.startswith(own + ".")]
+
+
+def _hardening(configuration: dict, hidden: list[str]) -> Callable[[], None]:  # type: ignore[type-arg]
+    def harden() -> None:
+        call = prctl()
+        if configuration["user"]:
+            uid, gid = configuration["user"]
+            os.setgroups([])
+            os.setresgid(gid, gid, gid)
+            os.setresuid(uid, uid, uid)
+        if call(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+            raise OSError("no-new-privileges was refused")
+        call(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        _prefer_to_kill()
+        runner.prepare(hidden=hidden)
+        if configuration["rehearse"]:
+            runner.rehearse(configuration["rehearsal"])
+
+    return harden
+
+
+def _prefer_to_kill() -> None:
+    """The kernel's choice when memory runs out should be the code, not the agent."""
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("500")
+    except OSError:
+        pass
+
+
+def prctl() -> Callable[..., int]:
+    """Loaded when needed; without it the agent cannot be hidden from the code, and nothing runs."""
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True).prctl  # type: ignore[no-any-return]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
