@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         EngineUnavailable,
         EnvironmentUnavailable,
         InvalidRequest,
+        Unsupported,
     )
     from belljar.jar import Belljar, run
     from belljar.model import ErrorInfo, Limits, OutputFile, Result, Usage
@@ -40,6 +41,7 @@ _HOMES = {
     "OutputFile": "model",
     "BelljarError": "errors",
     "InvalidRequest": "errors",
+    "Unsupported": "errors",
     "EngineUnavailable": "errors",
     "EnvironmentUnavailable": "errors",
     "EngineError": "errors",
@@ -59,6 +61,7 @@ __all__ = [
     "OutputFile",
     "Result",
     "Settings",
+    "Unsupported",
     "Usage",
     "aio",
     "run",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
-from belljar.engines import registry
 from belljar.environments.folders import Progress
 from belljar.errors import Closed
 from belljar.model import Result
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Belljar:
-    """Owns zygotes and pools. Use it as `async with Belljar() as jar: await jar.run(...)`."""
+    """Owns engines and their pools. Use it as `async with Belljar() as jar: await jar.run(...)`."""
 
     def __init__(
         self,
@@ -54,11 +53,11 @@ class Belljar:
             on_usage=options.get("on_usage"),
         )
 
-    async def warm(self, name: str, count: int) -> None:
+    async def warm(self, name: str, count: int, *, engine: str = "auto") -> None:
         """Returns when `count` sandboxes wait for an environment (or a language's environment).
 
         Those that nobody comes for go again after `Settings.pool_idle_s`."""
-        await self._open().warm(name, count)
+        await self._open().warm(name, count, engine=engine)
 
     async def close(self) -> None:
         """Ends everything this object started. It can not be used afterwards."""
@@ -71,10 +70,5 @@ class Belljar:
         if self._closed:
             raise Closed("this Belljar is closed", hint="make a new one")
         if self._service is None:
-            self._service = Service(
-                self.settings,
-                registry.create(self.settings),
-                rules=self._rules,
-                on_progress=self._on_progress,
-            )
+            self._service = Service(self.settings, rules=self._rules, on_progress=self._on_progress)
         return self._service

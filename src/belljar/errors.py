@@ -6,6 +6,7 @@ BelljarError
 │   ├── UnknownLanguage
 │   ├── UnknownEngine
 │   ├── UnknownEnvironment
+│   ├── Unsupported           the engine cannot do that; the hint names those that can
 │   ├── LimitExceeded         a limit is malformed, or above the operator's maximum
 │   ├── InvalidFileName
 │   └── InvalidVariable       an environment variable that would change the runtime itself
@@ -51,6 +52,10 @@ class UnknownEngine(InvalidRequest):
 
 
 class UnknownEnvironment(InvalidRequest):
+    pass
+
+
+class Unsupported(InvalidRequest):
     pass
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 from belljar.engines.base import Ground
@@ -15,7 +16,7 @@ from belljar.errors import (
     UnknownEnvironment,
     UnknownLanguage,
 )
-from belljar.model import ErrorInfo, Request
+from belljar.model import ErrorInfo, Request, Status
 from belljar.policy.limits import check_minimum
 from belljar.runtimes import languages
 from belljar.sandbox import Order, Outcome
@@ -41,7 +42,9 @@ def environment(request: Request) -> tuple[catalogue.Environment, str]:
     return chosen, choose_tier(request.code, chosen, files=request.files)
 
 
-def order(request: Request, ground: Ground, interpreter: str) -> Order:
+def order(
+    request: Request, ground: Ground, interpreter: str, *, stdin_descriptor: int | None = None
+) -> Order:
     language = languages.get(request.language)
     launch = language.launch(
         environment_path=ground.mount, limits=request.limits, interpreter=interpreter
@@ -55,6 +58,7 @@ def order(request: Request, ground: Ground, interpreter: str) -> Order:
         compile=launch.compile_argv or None,
         env={**launch.variables, **variables, **request.env},
         stdin=request.stdin,
+        stdin_descriptor=stdin_descriptor,
         workspace={language.file_name: code, **request.files},
         inputs=request.inputs,
         limits=request.limits,
@@ -79,6 +83,34 @@ def uncaught(request: Request, outcome: Outcome) -> ErrorInfo | None:
     return ErrorInfo(name=name.rpartition(".")[2], message=message, traceback=text[start:] + "\n")
 
 
+def status(outcome: Outcome) -> Status:
+    """From what was seen to a verdict. The kernel's word goes before the guest's."""
+    lack = outcome.error is not None and outcome.error.name == "MemoryError"
+    if outcome.out_of_memory or (lack and outcome.exit_code == 1):
+        return "out_of_memory"
+    if outcome.timed_out:
+        return "timeout"
+    if not outcome.ended or outcome.signal is not None:
+        return "killed"
+    return "ok" if outcome.exit_code == 0 else "error"
+
+
+def remarks(outcome: Outcome) -> Iterator[str]:
+    if outcome.problem:
+        yield f"the sandbox was lost: {outcome.problem}"
+    if outcome.files_unnamed:
+        yield f"{outcome.files_unnamed} more files were neither brought back nor named"
+
+
+def a_language(environment: catalogue.Environment) -> str:
+    """One that runs in it."""
+    return next(
+        language.name
+        for language in languages.BUILT_IN
+        if catalogue.get(language.environment).runtime == environment.runtime
+    )
+
+
 def named(name: str) -> catalogue.Environment:
     """`name`: an environment, or a language whose environment is meant."""
     try:
@@ -98,21 +130,28 @@ class Grounds:
         self._on_progress = on_progress
         self._folders: dict[str, asyncio.Task[Path | None]] = {}
 
-    async def get(self, environment: catalogue.Environment, tier: str) -> Ground:
-        task = self._folders.get(environment.name)
-        if task is None or (task.done() and (task.cancelled() or task.exception())):
-            task = asyncio.ensure_future(self._folder(environment))
-            self._folders[environment.name] = task
+    async def get(
+        self, environment: catalogue.Environment, tier: str, *, in_image: bool = False
+    ) -> Ground:
+        """`in_image`: the engine has the environment itself, so there is nothing to build."""
+        folder = None if in_image else await self._ready(environment)
         chosen = next((t for t in environment.tiers if t.name == tier), catalogue.Tier(name=""))
         return Ground(
             name=environment.name,
             tier=tier,
             mount=environment.mount_path,
-            folder=await asyncio.shield(task),
+            folder=folder,
             package_path=(environment.mount_path,) if environment.imports else (),
             preload=chosen.preload,
             rehearsal=chosen.rehearsal,
         )
+
+    async def _ready(self, environment: catalogue.Environment) -> Path | None:
+        task = self._folders.get(environment.name)
+        if task is None or (task.done() and (task.cancelled() or task.exception())):
+            task = asyncio.ensure_future(self._folder(environment))
+            self._folders[environment.name] = task
+        return await asyncio.shield(task)
 
     def close(self) -> None:
         for task in self._folders.values():

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Belljar:
-    """Owns zygotes and pools: `with Belljar() as jar: jar.run(...)`. Threads may share it."""
+    """Owns engines and their pools: `with Belljar() as jar: jar.run(...)`. Threads may share it."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class Belljar:
         """As `run`, but returns at once."""
         return self._open().submit(self._jar.run(code, **options))
 
-    def warm(self, name: str, count: int) -> None:
+    def warm(self, name: str, count: int, *, engine: str = "auto") -> None:
         """Returns when `count` sandboxes wait for an environment (or a language's environment).
 
         Those that nobody comes for go again after `Settings.pool_idle_s`."""
-        self._open().call(self._jar.warm(name, count))
+        self._open().call(self._jar.warm(name, count, engine=engine))
 
     def close(self) -> None:
         """Ends everything this object started. Safe to call again."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -19,6 +19,8 @@ GIB = 1024 * MIB
 
 Status = Literal["ok", "error", "timeout", "out_of_memory", "killed", "denied"]
 FilterMode = Literal["off", "warn", "deny"]
+Need = Literal["fastest", "strongest", "files", "network", "any_language", "no_io"]
+NEEDS: tuple[str, ...] = get_args(Need)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,8 @@ class Request:
     language: str = "python"
     environment: str = "auto"
     engine: str = "auto"
+    need: Need | Sequence[Need] = ()
+    """What the wall is chosen by when `engine` is "auto"."""
     limits: Limits = field(default_factory=Limits)
     stdin: bytes = b""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -131,6 +135,8 @@ class Result:
     language: str = ""
     environment: str = ""
     engine: str = ""
+    engine_reason: str = ""
+    """Why this wall, where Belljar chose it."""
     isolation: Mapping[str, str] = field(default_factory=dict)
     """Control → mechanism that was in force, for example {"memory": "cgroup-v2"}."""
     warnings: tuple[str, ...] = ()

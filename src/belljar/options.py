@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from belljar.errors import InvalidRequest
-from belljar.model import FilterMode, Request
+from belljar.model import FilterMode, Need, Request
 from belljar.policy.limits import BOUNDS, requested_limits
 from belljar.sandbox import OnOutput, OnUsage
 from belljar.settings import Settings
@@ -18,6 +18,7 @@ class RunOptions(TypedDict, total=False):
     language: str
     environment: str
     engine: str
+    need: Need | Sequence[Need]
     timeout_s: float | None
     memory_bytes: int | None
     cpus: float | None

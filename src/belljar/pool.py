@@ -25,7 +25,7 @@ class Pool:
     """The queues of one engine."""
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
-        self._engine = engine
+        self.engine = engine
         self._settings = settings
         self._queues: dict[str, _Queue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -51,7 +51,7 @@ class Pool:
 
     async def _now(self, ground: Ground, limits: Limits) -> Sandbox:
         """Not waited for until it is ready: its run stands in the stream when the agent is up."""
-        return Sandbox(await self._engine.create(ground, limits, waiting=False))
+        return Sandbox(await self.engine.create(ground, limits, waiting=False))
 
     async def warm(self, ground: Ground, count: int) -> None:
         """Returns when `count` sandboxes wait for this environment, or no more may wait."""
@@ -66,7 +66,7 @@ class Pool:
         self._plan_shrinking(queue)
 
     async def _create(self, ground: Ground, limits: Limits) -> Sandbox:
-        sandbox = Sandbox(await self._engine.create(ground, limits, waiting=True))
+        sandbox = Sandbox(await self.engine.create(ground, limits, waiting=True))
         try:
             await sandbox.ready()
         except BaseException:

@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from belljar.engines.base import Inside, Wall
@@ -110,7 +111,11 @@ class Sandbox:
         ticking = self._loop.create_task(self._tick(receiver)) if on_usage else None
         try:
             async with asyncio.timeout(order.limits.timeout_s):
-                await self._send(_frames(order, inside))
+                inputs = order.inputs
+                if self.wall.inputs is not None and inputs:
+                    await asyncio.to_thread(_write, self.wall.inputs, inputs)
+                    inputs = {}
+                await self._send(_frames(order, inputs, inside))
                 await asyncio.shield(receiver.done)
         except TimeoutError:
             outcome.timed_out = True
@@ -433,9 +438,32 @@ def _printable(text: str) -> str:
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
-def _frames(order: Order, inside: Inside) -> bytes:
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    try:
+        _write_new(folder, files)
+    except OSError as error:
+        raise EngineError(
+            f"the inputs could not be written: {error.strerror}", hint="is the host's disk full?"
+        ) from error
+
+
+def _write_new(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Into a folder that is the sandbox's own and only the host can write to; names are policy's,
+    relative and without dots. An entry that is already there is an error, never followed."""
+    folders = {parent for name in files for parent in PurePosixPath(name).parents}
+    for parent in sorted(folders - {PurePosixPath(".")}):
+        os.mkdir(folder / parent, 0o755)
+        os.chmod(folder / parent, 0o755)  # whatever our umask is
+    for name, content in files.items():
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(folder / name, flags, 0o644), "wb") as file:
+            os.fchmod(file.fileno(), 0o644)
+            file.write(content)
+
+
+def _frames(order: Order, inputs: Mapping[str, bytes], inside: Inside) -> bytes:
     parts: list[bytes] = []
-    for root, files in (("workspace", order.workspace), ("input", order.inputs)):
+    for root, files in (("workspace", order.workspace), ("input", inputs)):
         for path, content in files.items():
             head = {"root": root, "path": path, "size": len(content), "mode": 0o644}
             parts.append(protocol.message(protocol.PUT, head))

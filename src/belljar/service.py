@@ -1,4 +1,4 @@
-"""The pipeline, in one direction: request → policy → (filter) → pool / engine → run → result.
+"""The pipeline, in one direction: request → policy → wall → (filter) → pool → run → result.
 
 Front doors translate into a Request and out of a Result; everything between is here.
 """
@@ -6,43 +6,49 @@ Front doors translate into a Request and out of a Result; everything between is 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from belljar import execution
 from belljar.engines import registry
-from belljar.engines.base import Engine, Ground
+from belljar.engines.base import Ground
+from belljar.engines.choice import Wanted
+from belljar.environments.catalogue import BASE, Environment
 from belljar.environments.folders import Progress
-from belljar.errors import Closed, InvalidRequest
-from belljar.model import Request, Result, Status
+from belljar.errors import Closed, EngineError, InvalidRequest, Unavailable, UnknownEngine
+from belljar.model import Request, Result
 from belljar.policy import filter as static_filter
 from belljar.policy.decide import Decision, decide
 from belljar.pool import Pool
 from belljar.runtimes import languages
-from belljar.sandbox import OnOutput, OnUsage, Outcome
+from belljar.sandbox import OnOutput, OnUsage, Order, Outcome
 from belljar.settings import Settings
+from belljar.walls import Walls
+
+_LANGUAGES = [language.name for language in languages.BUILT_IN]
+_UNFILTERED = static_filter.Verdict(denied=False)
 
 
 class Service:
-    """One engine, its pool, and the runs in flight."""
+    """The walls, and the runs in flight."""
 
     def __init__(
         self,
         settings: Settings,
-        engine: Engine,
         *,
         rules: static_filter.Rules | None = None,
         on_progress: Progress | None = None,
     ) -> None:
         self.settings = settings
-        self.engine = engine
-        self.pool = Pool(engine, settings)
+        self.closed = False
+        self._walls = Walls(settings)
         self._rules = rules or static_filter.Rules()
         self._grounds = execution.Grounds(settings, on_progress)
         self._slots = asyncio.Semaphore(settings.concurrency)
-        self._runs: set[asyncio.Task[Result]] = set()
+        self._runs: set[asyncio.Task[object]] = set()
+        self._idle: asyncio.Future[None] | None = None
+        """Awaited by `close`."""
 
     async def run(
         self,
@@ -52,25 +58,31 @@ class Service:
         on_output: OnOutput | None = None,
         on_usage: OnUsage | None = None,
     ) -> Result:
-        if self.pool.closed:
+        """In the caller's own task: one more would cost a fast run some of its time."""
+        if self.closed:
             raise Closed("this Belljar is closed", hint="make a new one")
-        work = asyncio.ensure_future(
-            self._pipeline(request, stdin_descriptor, on_output=on_output, on_usage=on_usage)
-        )
-        self._runs.add(work)
-        work.add_done_callback(self._runs.discard)
+        task = asyncio.current_task()
+        assert task is not None
+        self._runs.add(task)
         try:
-            return await work
+            return await self._pipeline(request, stdin_descriptor, on_output, on_usage)
         except asyncio.CancelledError:
-            if self.pool.closed:
+            # `close` asked for one cancellation; any other is the caller's own.
+            if self.closed and task.uncancel() == 0:
                 raise Closed("this Belljar was closed while the code ran") from None
             raise
+        except (EngineError, Unavailable):
+            self._walls.forget()
+            raise
+        finally:
+            self._runs.discard(task)
+            if self._idle and not self._runs:
+                self._idle.set_result(None)
 
     async def _pipeline(
         self,
         request: Request,
         stdin_descriptor: int | None,
-        *,
         on_output: OnOutput | None,
         on_usage: OnUsage | None,
     ) -> Result:
@@ -79,117 +91,137 @@ class Service:
             request,
             self.settings,
             languages=languages.get,
-            engines=("auto", *registry.NAMES),
-            known_languages=[language.name for language in languages.BUILT_IN],
+            engines=registry.known(request.engine),
+            known_languages=_LANGUAGES,
         )
-        verdict = await self._filter(decision)
+        request = decision.request
+        environment, tier = execution.environment(request)
+        pool, reason = self._walls.find(
+            request.engine, self._wanted(request, environment.name, stdin_descriptor)
+        )
+        engine = pool.engine
+        verdict = await self._filter(decision, pool)
         if verdict.denied:
-            result = Result(status="denied", exit_code=None, stderr=verdict.reason)
-        else:
-            result = await self._execute(
-                decision.request, stdin_descriptor, on_output=on_output, on_usage=on_usage
-            )
-        return dataclasses.replace(
-            result,
-            execution_id=secrets.token_hex(16),
-            language=decision.request.language,
+            return _denied(decision, verdict, started)
+        ground = await self._ground(pool, environment, tier)
+        order = execution.order(
+            request, ground, engine.interpreter, stdin_descriptor=stdin_descriptor
+        )
+        outcome, isolation = await self._execute(pool, ground, order, on_output, on_usage)
+        outcome.error = execution.uncaught(request, outcome)
+        return Result(
+            status=execution.status(outcome),
+            exit_code=outcome.exit_code,
+            signal=outcome.signal,
+            stdout=outcome.stdout.decode("utf-8", "replace"),
+            stderr=outcome.stderr.decode("utf-8", "replace"),
+            dropped=outcome.dropped,
+            error=outcome.error,
+            files=outcome.files,
             duration_ms=(time.perf_counter() - started) * 1000,
-            warnings=(*decision.warnings, *verdict.warnings, *result.warnings),
+            usage=outcome.usage,
+            execution_id=secrets.token_hex(16),
+            language=request.language,
+            environment=environment.name,
+            engine=engine.name,
+            engine_reason=reason,
+            isolation=isolation,
+            warnings=(*decision.warnings, *verdict.warnings, *execution.remarks(outcome)),
             findings=verdict.findings,
         )
 
-    async def warm(self, name: str, count: int) -> None:
+    async def warm(self, name: str, count: int, *, engine: str = "auto") -> None:
         """Returns when `count` sandboxes wait for an environment, or for a language's environment:
         so many of each of its tiers, since the code decides which one it needs."""
         if type(count) is not int or count < 0:
             raise InvalidRequest(f"warm: count must be a whole number, not {count!r}")
+        if engine not in registry.known(engine):
+            raise UnknownEngine(
+                f"engine: {str(engine)[:40]!r} is unknown",
+                hint=f"known engines: {', '.join(registry.names())}",
+            )
         environment = execution.named(name)
+        request = Request(code="", language=execution.a_language(environment))
+        pool, _ = self._walls.find(engine, self._wanted(request, environment.name, None))
         for tier in [tier.name for tier in environment.tiers] or [""]:
-            await self.pool.warm(await self._grounds.get(environment, tier), count)
+            await pool.warm(await self._ground(pool, environment, tier), count)
 
     async def close(self) -> None:
         """Ends the runs under way; their callers get Closed."""
-        self.pool.closed = True
-        for work in self._runs:
-            work.cancel()
-        await asyncio.gather(*self._runs, return_exceptions=True)
+        self.closed = True
+        if self._runs:
+            self._idle = asyncio.get_running_loop().create_future()
+            for task in self._runs:
+                task.cancel()
+            await self._idle
         self._grounds.close()
-        await self.pool.close()
-        await self.engine.close()
+        await self._walls.close()
 
-    async def _filter(self, decision: Decision) -> static_filter.Verdict:
+    def _wanted(self, request: Request, environment: str, descriptor: int | None) -> Wanted:
+        usual = min(self.settings.defaults.processes, self.settings.maxima.processes)
+        return Wanted(
+            tuple(request.need),
+            request.language,
+            environment,
+            request.fresh_exec,
+            descriptor is not None,
+            request.limits.processes != usual,
+        )
+
+    async def _ground(self, pool: Pool, environment: Environment, tier: str) -> Ground:
+        in_image = pool.engine.capabilities.own_environments
+        return await self._grounds.get(environment, tier, in_image=in_image)
+
+    async def _filter(self, decision: Decision, pool: Pool) -> static_filter.Verdict:
         """Hostile source is parsed in a sandbox like any other, never in this process."""
         request = decision.request
         if decision.filter == "off":
-            return static_filter.Verdict(denied=False)
+            return _UNFILTERED
         reading = Request(
             code=static_filter.script(),
             stdin=static_filter.request_stdin(request.code, self._rules, files=request.files),
-            environment="base",
+            environment=BASE.name,
             limits=static_filter.LIMITS,
         )
-        outcome = await self._execute(reading)
-        return static_filter.judge(static_filter.parse(outcome.stdout), decision.filter)
+        ground = await self._ground(pool, BASE, "")
+        order = execution.order(reading, ground, pool.engine.interpreter)
+        outcome, _ = await self._execute(pool, ground, order)
+        told = outcome.stdout.decode("utf-8", "replace")
+        return static_filter.judge(static_filter.parse(told), decision.filter)
 
     async def _execute(
         self,
-        request: Request,
-        stdin_descriptor: int | None = None,
-        *,
+        pool: Pool,
+        ground: Ground,
+        order: Order,
         on_output: OnOutput | None = None,
         on_usage: OnUsage | None = None,
-    ) -> Result:
-        ground = await self._grounds.get(*execution.environment(request))
+    ) -> tuple[Outcome, Mapping[str, str]]:
         await self._slots.acquire()
         try:
-            sandbox = await self.pool.take(ground, request.limits)
+            sandbox = await pool.take(ground, order.limits)
         except BaseException:
             self._slots.release()
             raise
         try:
-            order = execution.order(request, ground, self.engine.interpreter)
-            order = dataclasses.replace(order, stdin_descriptor=stdin_descriptor)
             outcome = await sandbox.run(order, on_output=on_output, on_usage=on_usage)
         finally:
             # The slot is free only when the old sandbox is gone, so teardown cannot pile up.
-            self.pool.discard(sandbox, ground).add_done_callback(lambda _: self._slots.release())
-        outcome.error = execution.uncaught(request, outcome)
-        return _result(outcome, sandbox.isolation, engine=self.engine.name, ground=ground)
+            pool.discard(sandbox, ground).add_done_callback(self._freed)
+        return outcome, sandbox.isolation
+
+    def _freed(self, _: object) -> None:
+        self._slots.release()
 
 
-def _result(
-    outcome: Outcome, isolation: Mapping[str, str], *, engine: str, ground: Ground
-) -> Result:
-    """From what was seen to a verdict. The kernel's word goes before the guest's."""
-    lack = outcome.error is not None and outcome.error.name == "MemoryError"
-    status: Status
-    if outcome.out_of_memory or (lack and outcome.exit_code == 1):
-        status = "out_of_memory"
-    elif outcome.timed_out:
-        status = "timeout"
-    elif not outcome.ended or outcome.signal is not None:
-        status = "killed"
-    else:
-        status = "ok" if outcome.exit_code == 0 else "error"
+def _denied(decision: Decision, verdict: static_filter.Verdict, started: float) -> Result:
     return Result(
-        status=status,
-        exit_code=outcome.exit_code,
-        signal=outcome.signal,
-        stdout=outcome.stdout.decode("utf-8", "replace"),
-        stderr=outcome.stderr.decode("utf-8", "replace"),
-        dropped=outcome.dropped,
-        error=outcome.error,
-        files=outcome.files,
-        usage=outcome.usage,
-        engine=engine,
-        environment=ground.name,
-        isolation=isolation,
-        warnings=tuple(_remarks(outcome)),
+        status="denied",
+        exit_code=None,
+        stderr=verdict.reason,
+        duration_ms=(time.perf_counter() - started) * 1000,
+        execution_id=secrets.token_hex(16),
+        language=decision.request.language,
+        warnings=(*decision.warnings, *verdict.warnings),
+        findings=verdict.findings,
     )
-
-
-def _remarks(outcome: Outcome) -> Iterator[str]:
-    if outcome.problem:
-        yield f"the sandbox was lost: {outcome.problem}"
-    if outcome.files_unnamed:
-        yield f"{outcome.files_unnamed} more files were neither brought back nor named"

@@ -22,6 +22,9 @@ def default_home() -> Path:
 class Settings:
     home: Path = field(default_factory=default_home)
     engine: str = "auto"
+    """The wall of runs that neither name one nor say what they need."""
+    engines: tuple[str, ...] = ()
+    """The walls that callers may choose from; empty: all."""
     defaults: Limits = field(default_factory=Limits)
     maxima: Limits = field(
         default_factory=lambda: Limits(
@@ -59,8 +62,10 @@ class Settings:
                 raise InvalidRequest(
                     f"settings.{name}: must be a whole number of at least {least}, not {value!r}"
                 )
-        if isinstance(self.required, str):
-            raise InvalidRequest(
-                "settings.required: must be a tuple of names, not one text",
-                hint=f"write required=({self.required!r},)",
-            )
+        for name in ("required", "engines"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                raise InvalidRequest(
+                    f"settings.{name}: must be a tuple of names, not one text",
+                    hint=f"write {name}=({value!r},)",
+                )

@@ -25,7 +25,7 @@ from belljar.errors import (
     UnknownEnvironment,
     UnknownLanguage,
 )
-from belljar.model import GIB, KIB, MIB, Limits, Request
+from belljar.model import GIB, KIB, MIB, NEEDS, Limits, Request
 from belljar.policy import names, variables
 from belljar.policy.decide import STDIN_BYTES, Decision, decide
 from belljar.policy.limits import BOUNDS, requested_limits
@@ -600,6 +600,7 @@ REQUESTS: dict[str, st.SearchStrategy[Any]] = {
     "language": GARBAGE | st.sampled_from(sorted(KNOWN)),
     "environment": GARBAGE | st.just("auto"),
     "engine": GARBAGE | st.just("auto"),
+    "need": GARBAGE | st.lists(st.sampled_from(NEEDS)),
     "limits": GARBAGE | st.builds(Limits, **{name: st.just(1) | GARBAGE for name in BOUNDS}),
     "stdin": GARBAGE | st.binary(),
     "env": GARBAGE | MAPPINGS | st.dictionaries(NAMES, st.text()),

@@ -25,13 +25,14 @@ PUBLIC = [
     "OutputFile",
     "Result",
     "Settings",
+    "Unsupported",
     "Usage",
     "aio",
     "run",
 ]
 
 OPTIONS = {
-    "language", "environment", "engine",
+    "language", "environment", "engine", "need",
     "timeout_s", "memory_bytes", "cpus", "processes", "disk_bytes", "disk_files", "open_files",
     "output_bytes", "result_files", "result_bytes",
     "stdin", "stdin_descriptor", "env", "files", "inputs", "filter", "fresh_exec",

@@ -42,7 +42,7 @@ def doctor(
 def examine(settings: Settings) -> dict[str, Any]:
     from belljar.engines import registry
 
-    controls = [*registry.create(settings).controls(), whole_sandbox(settings)]
+    controls = [*registry.create("jail", settings).controls(), whole_sandbox(settings)]
     return {
         "ok": all(control.works or not control.essential for control in controls),
         "controls": [dataclasses.asdict(control) for control in controls],

@@ -20,7 +20,7 @@ from belljar.errors import (
     UnknownEnvironment,
     UnknownLanguage,
 )
-from belljar.model import MIB, FilterMode, Limits, Request
+from belljar.model import MIB, NEEDS, FilterMode, Limits, Need, Request
 from belljar.policy.limits import check_limits, check_minimum
 from belljar.policy.names import check_names
 from belljar.policy.quote import quote, size
@@ -77,6 +77,7 @@ def decide(
     code_bytes = _check_code(request.code, settings.code_bytes)
     _check_environment(request.environment)
     _check_engine(request.engine, engines)
+    need = _need(request.need, request.engine)
     if not isinstance(request.fresh_exec, bool):
         raise InvalidRequest(f"fresh_exec: must be True or False, not {quote(request.fresh_exec)}")
     mode, warnings = _filter(request.filter, language.name)
@@ -101,6 +102,7 @@ def decide(
         request=dataclasses.replace(
             request,
             language=language.name,
+            need=need,
             limits=limits,
             stdin=stdin,
             env=env,
@@ -161,6 +163,25 @@ def _check_engine(name: object, known: Collection[str]) -> None:
             f"engine: {quote(name)} is unknown",
             hint=f"known engines: {', '.join(known)}",
         )
+
+
+def _need(given: object, engine: str) -> tuple[Need, ...]:
+    """Each once, in the order of NEEDS, so that equal needs are equal."""
+    if given == ():
+        return ()
+    needs = [given] if isinstance(given, str) else given
+    if not isinstance(needs, Collection):
+        raise InvalidRequest(f"need: must be a name or several, not {quote(given)}")
+    for name in needs:
+        if name not in NEEDS:
+            raise InvalidRequest(
+                f"need: {quote(name)} is unknown", hint=f"one or more of {', '.join(NEEDS)}"
+            )
+    if needs and engine != "auto":
+        raise InvalidRequest(
+            f"need: the engine is already named ({engine})", hint="give engine or need, not both"
+        )
+    return cast("tuple[Need, ...]", tuple(name for name in NEEDS if name in needs))
 
 
 def _filter(mode: object, language: str) -> tuple[FilterMode, tuple[str, ...]]:
