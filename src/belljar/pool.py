@@ -58,15 +58,15 @@ class Pool:
         queue = self._queue(ground)
         queue.wanted = max(queue.wanted, min(count, self._settings.pool_maximum))
         while len(queue.waiting) < count and self._room():
-            sandbox = await self._create(ground, self._settings.defaults)
+            sandbox = await self._create(ground, self._settings.defaults, waiting=True)
             if self.closed:
                 await sandbox.destroy()
                 raise Closed("this Belljar was closed while it warmed up")
             queue.waiting.append(sandbox)
         self._plan_shrinking(queue)
 
-    async def _create(self, ground: Ground, limits: Limits) -> Sandbox:
-        sandbox = Sandbox(await self.engine.create(ground, limits, waiting=True))
+    async def _create(self, ground: Ground, limits: Limits, *, waiting: bool) -> Sandbox:
+        sandbox = Sandbox(await self.engine.create(ground, limits, waiting=waiting))
         try:
             await sandbox.ready()
         except BaseException:
@@ -119,7 +119,9 @@ class Pool:
     async def _fill(self, queue: _Queue) -> None:
         while len(queue.waiting) < queue.wanted and self._room():
             try:
-                sandbox = await self._create(queue.ground, self._settings.defaults)
+                sandbox = await self._create(
+                    queue.ground, self._settings.defaults, waiting=not queue.short
+                )
             except BelljarError:
                 return  # the next caller meets the same error and is told
             if self.closed:
@@ -127,6 +129,7 @@ class Pool:
                 return
             queue.waiting.append(sandbox)
             queue.was_filled = True
+        queue.short = False
 
     def _room(self) -> bool:
         """All queues together are bounded, since what waits holds memory."""
@@ -164,6 +167,9 @@ class _Queue:
         self.filling: asyncio.Task[None] | None = None
         self.shrinking: asyncio.TimerHandle | None = None
         self.was_filled = False
+        self.short = False
+        """Callers found it empty since it was last full: then the next one is wanted at once, and
+        preparing it further would only make others wait."""
 
     def pop(self, *, most: int) -> tuple[Sandbox | None, list[Sandbox]]:
         """One that waits, and those found dead before it."""
@@ -175,4 +181,5 @@ class _Queue:
             lost.append(sandbox)
         if self.was_filled:  # found empty: demand is higher than what waits
             self.wanted = min(2 * self.wanted, most)
+            self.short = True
         return None, lost

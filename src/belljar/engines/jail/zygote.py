@@ -40,6 +40,7 @@ _SPAWN_FLAGS = (
 _SPARE_NETWORKS = 64
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 _MOST_DESCRIPTORS = 16
+CGROUP_HINT = "a host process with real-time scheduling cannot be counted: start it without"
 
 
 def live(born: list[_Zygote]) -> None:
@@ -138,7 +139,7 @@ def _warm_up(configuration: dict) -> contain.Blueprint:  # type: ignore[type-arg
             importlib.import_module(name)
         except ImportError:
             continue  # another version of a package may lack one of its parts
-    exec(configuration["rehearsal"], {})  # what is set up on first use is set up once, here
+    runner.rehearse(configuration["rehearsal"])  # what is set up on first use is set up once, here
     files, folders = mounts.proc_covers()
     blueprint = contain.Blueprint(
         proc_files=files,
@@ -234,7 +235,7 @@ class _Zygote:
                 os.close(mark)
                 self._control.detach()
                 self._poll.close()
-                return self._born(order, entrances, mapped), stream
+                return self._born(order, entrances, mapped, stream), stream
             userns.write_sandbox_map(pid, order["id"])
             os.write(mark, b"m")
             self._poll.register(pidfd, select.EPOLLIN)
@@ -254,11 +255,21 @@ class _Zygote:
                     os.close(descriptor)
         return None
 
-    def _born(self, order: dict, entrances: list[int], mapped: int) -> contain.Sandbox:  # type: ignore[type-arg]
+    def _born(
+        self,
+        order: dict,  # type: ignore[type-arg]
+        entrances: list[int],
+        mapped: int,
+        stream: int,
+    ) -> contain.Sandbox:
         """First moments of a sandbox: it walks into its cgroup by itself, which is a hundred times
         cheaper for the kernel than being moved there by another process."""
-        for entrance in entrances:
-            os.write(entrance, b"0")
+        try:
+            for entrance in entrances:
+                os.write(entrance, b"0")
+        except OSError as error:
+            _fault(stream, "cgroup", f"the kernel did not let it in: {error}", CGROUP_HINT)
+            os._exit(1)
         if not os.read(mapped, 1):
             os._exit(1)
         return contain.Sandbox(
@@ -295,8 +306,7 @@ def _sandbox(sandbox: contain.Sandbox, stream: int) -> agent.Waiting:
         contain.build(sandbox)
         runner.walls_stand()
     except contain.StepFailed as failure:
-        fault = {"step": failure.step, "message": str(failure), "hint": failure.hint}
-        os.write(3, protocol.message(protocol.FAULT, fault))
+        _fault(3, failure.step, str(failure), failure.hint)
         os._exit(1)
     waiting = agent.serve(
         3,
@@ -308,6 +318,12 @@ def _sandbox(sandbox: contain.Sandbox, stream: int) -> agent.Waiting:
     if waiting is None:
         os._exit(0)
     return waiting
+
+
+def _fault(stream: int, step: str, message: str, hint: str) -> None:
+    """Tells the host why there will be no sandbox."""
+    fault = {"step": step, "message": message, "hint": hint}
+    os.write(stream, protocol.message(protocol.FAULT, fault))
 
 
 # -- messages ------------------------------------------------------------------------------------

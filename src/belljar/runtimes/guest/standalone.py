@@ -55,7 +55,7 @@ def main(text: str) -> None:
         harden = _hardening(configuration, hidden)
         first = agent.fork_runner(lambda walls_stand: harden())
         if isinstance(first, agent.Waiting):
-            runner.become(first.job())
+            return runner.become(first.job())
         prctl()(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     except BaseException as error:
         fault = {"step": "agent", "message": "%s: %s" % (type(error).__name__, error), "hint": ""}
@@ -144,7 +144,7 @@ def prctl() -> Callable[..., int]:
     """Loaded when needed; without it the agent cannot be hidden from the code, and nothing runs."""
     import ctypes
 
-    return ctypes.CDLL(None, use_errno=True).prctl  # type: ignore[no-any-return]
+    return ctypes.CDLL(None, use_errno=True).prctl
 
 
 if __name__ == "__main__":
