@@ -48,10 +48,18 @@ def build(*, memfd: bool = True, affinity: bool = True, arch: str | None = None)
     where no cgroup counts the memory or limits the share of a core.
     """
     machine = arch or syscalls.this_machine()
-    rules = {
-        number: syscalls.clauses(name, memfd=memfd, affinity=affinity)
-        for name, number in syscalls.numbers(machine).items()
-    }
+    return assemble(
+        {
+            number: syscalls.clauses(name, memfd=memfd, affinity=affinity)
+            for name, number in syscalls.numbers(machine).items()
+        },
+        machine,
+    )
+
+
+def assemble(rules: dict[int, Clauses], machine: str | None = None) -> bytes:
+    """A filter from any table of rules; a number without one answers ENOSYS."""
+    machine = machine or syscalls.this_machine()
     assembly = _Assembly()
     known = assembly.search(_spans(rules))
     unknown = assembly.verdict(ENOSYS)

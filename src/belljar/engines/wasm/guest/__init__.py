@@ -1,0 +1,1 @@
+"""What runs inside the module before the code does: one program per interpreter."""
