@@ -136,8 +136,12 @@ def _resource_limits(sandbox: Sandbox) -> None:
         os.sched_setaffinity(0, sandbox.cpus)
 
 
+def _no_more_capabilities(sandbox: Sandbox) -> None:
+    capabilities.bound()
+
+
 def _capabilities(sandbox: Sandbox) -> None:
-    capabilities.drop()
+    capabilities.empty()
 
 
 def _system_calls(sandbox: Sandbox) -> None:
@@ -155,6 +159,8 @@ Steps = tuple[tuple[str, Callable[[Sandbox], None], str], ...]
 FIRST: Steps = (
     ("identity", _identity, "the sandbox's uid is not mapped; is the id range in use?"),
     ("cgroup namespace", _groups_of_its_own, "needs Linux 4.6 or newer"),
+    ("resource limits", _resource_limits, ""),
+    ("no more capabilities", _no_more_capabilities, ""),
 )
 """Then pid 1 forks off the process that will run the code."""
 
@@ -169,7 +175,6 @@ SHARED: Steps = (
 """Pid 1 builds these for both."""
 
 EACH: Steps = (
-    ("resource limits", _resource_limits, ""),
     ("capabilities", _capabilities, ""),
     ("system calls", _system_calls, "the kernel needs CONFIG_SECCOMP_FILTER"),
 )

@@ -151,9 +151,7 @@ def _warm_up(configuration: dict) -> contain.Blueprint:  # type: ignore[type-arg
         counted=configuration["cgroups"],
     )
     _forget_paths(blueprint.own_modules)
-    null = os.open("/dev/null", os.O_RDWR)
-    os.dup2(null, 2)
-    os.close(null)
+    runner.make_streams_ahead()
     os.umask(0o022)
     # A library's threads would be missing in every fork, and it would wait for them.
     if left := kernel.end_library_threads() - 1:

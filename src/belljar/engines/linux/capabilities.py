@@ -27,14 +27,24 @@ _NOTHING = bytes(24)
 
 
 def drop() -> None:
-    """Empties the bounding, ambient, inheritable, permitted and effective sets, and checks it."""
+    """All of them, for good."""
+    bound()
+    empty()
+
+
+def bound() -> None:
+    """What a process has now is the most that it, and whatever it starts, will ever have."""
     _drop_bounding()
     try:
         kernel.prctl(kernel.PR_SET_SECUREBITS, _SECUREBITS, 0, 0, 0)
     except OSError as error:
-        if error.errno != EPERM:  # without CAP_SETPCAP; the sets below are emptied all the same
+        if error.errno != EPERM:  # without CAP_SETPCAP; the sets are emptied all the same
             raise
     kernel.prctl(kernel.PR_CAP_AMBIENT, _AMBIENT_CLEAR_ALL, 0, 0, 0)
+
+
+def empty() -> None:
+    """Empties the inheritable, permitted and effective sets, and checks it; after `bound`."""
     kernel.syscall(_NR_CAPSET, _header, _NOTHING)
     kernel.syscall(_NR_CAPGET, _header, _sets)
     if _sets.raw != _NOTHING:

@@ -181,6 +181,7 @@ def serve(
     harden: Callable[[], None],
     rehearse: bool,
     out: int | None = None,
+    watched: Callable[[int, int], watch.Watched] = watch.Watched,
 ) -> Waiting | None:
     """Runs the agent on `stream`. `roots`: folder descriptors by name (workspace, input, output).
     `out`: where its own words go, if the stream is two pipes.
@@ -189,7 +190,7 @@ def serve(
     process. `rehearse`: there is time, since nobody waits for this sandbox yet.
     """
     try:
-        agent = _Agent(stream, stream if out is None else out, roots, harden)
+        agent = _Agent(stream, stream if out is None else out, roots, harden, watched)
         if rehearse:
             agent.rehearse()
         agent.loop(first)
@@ -202,12 +203,18 @@ def serve(
 
 class _Agent:
     def __init__(
-        self, stream: int, out: int, roots: dict[str, int], harden: Callable[[], None]
+        self,
+        stream: int,
+        out: int,
+        roots: dict[str, int],
+        harden: Callable[[], None],
+        watched: Callable[[int, int], watch.Watched],
     ) -> None:
         self._stream = stream
         self._out = out
         self._roots = roots
         self._harden = harden
+        self._watched = watched
         self._reader = protocol.Reader(protocol.FROM_HOST)
         self._file: tuple[int, int, str] | None = None
         self._placed: dict[str, tuple[int, int, int]] = {}
@@ -363,7 +370,7 @@ class _Agent:
         runner, self._runner = self._runner or self._fork(), None
         run = self._run = _Run(order, runner)
         if order.get("watch_memory_bytes"):
-            run.watched = watch.Watched(order["watch_memory_bytes"], self._roots["workspace"])
+            run.watched = self._watched(order["watch_memory_bytes"], self._roots["workspace"])
         self._launch(run)
         if order["stdin_streamed"]:
             self._feed_stdin()

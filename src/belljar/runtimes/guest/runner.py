@@ -85,7 +85,7 @@ def _execute(argv: list[str]) -> None:
 
 
 def _standard_streams() -> None:
-    """The inherited objects were made for other files; these are like those of a new start."""
+    """Like those of a new start whose three descriptors are pipes."""
     for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         raw = io.FileIO(descriptor, mode, closefd=False)
         raw.name = "<%s>" % name
@@ -102,12 +102,25 @@ def _standard_streams() -> None:
         setattr(sys, "__%s__" % name, stream)
 
 
+def make_streams_ahead() -> None:
+    """Makes the standard streams for pipes that come later: the objects hold the descriptors'
+    numbers, and what they found out about the files behind. Leaves /dev/null behind all three."""
+    source, sink = os.pipe()
+    for descriptor, end in ((0, source), (1, sink), (2, sink)):
+        os.dup2(end, descriptor)
+    _standard_streams()
+    null = os.open("/dev/null", os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    for descriptor in (source, sink, null):
+        os.close(descriptor)
+
+
 def prepare(*, hidden: list[str]) -> None:
     """What can be done before the code is known.
 
     `hidden`: modules to forget, so that the code cannot import the agent. They come as a list made
     in the zygote: looking through all modules here would write to each one's reference count."""
-    _standard_streams()
     ending.trusted_path[:] = sys.path
     for name in hidden:
         sys.modules.pop(name, None)

@@ -10,6 +10,8 @@ The configuration is one JSON object:
     preload       modules to import before the first run
     rehearsal     a typical first use of them
     rehearse      there is time, since nobody waits yet
+    snapshot      optional: say READY, then wait for one byte while copies are made of us. Each copy
+                  that gets one (REHEARSE or AT_ONCE) says READY for itself
 
 Must be pid 1 of its pid namespace: it kills and reaps everything in it. Also loadable as
 `belljar_guest.standalone` or from any other folder that holds this package's files.
@@ -33,14 +35,38 @@ if __name__ == "__main__":  # a file among its neighbours: make the folder a pac
     importlib.import_module(__package__)
     del sys.path[0]
 
-from . import agent, protocol, runner
+from . import agent, protocol, runner, watch
 
 _PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
 
+AT_ONCE, REHEARSE = b"w", b"r"
+"""To a copy: somebody waits, or there is time to touch the memory that a run will need."""
 
-def main(text: str) -> None:
+
+class Place:
+    """What a wall adds from inside; this one adds nothing."""
+
+    watched: Callable[[int, int], watch.Watched] = watch.Watched
+
+    def enter(self) -> None:
+        """In each process for the code, while it is still root (if it ever was)."""
+
+    def seal(self) -> None:
+        """The same, as the last thing before it waits."""
+
+    def awake(self, stream: int) -> None:
+        """In each copy of a snapshot: takes what its host says before all else."""
+
+    def own_modules(self) -> list[str]:
+        """What the code must not find imported."""
+        own = __name__.rpartition(".")[0] or str(__package__)
+        return [name for name in sys.modules if name == own or name.startswith(own + ".")]
+
+
+def main(text: str, place: Place | None = None) -> None:
     """Never returns."""
+    place = place or Place()
     configuration = json.loads(text)
     stream, out = _open(configuration["stream"])
     try:
@@ -51,18 +77,21 @@ def main(text: str) -> None:
         if os.getpid() != 1:
             raise RuntimeError("the agent must be pid 1, so that everything inside ends with it")
         _warm_up(configuration)
-        hidden = _own_modules()
-        harden = _hardening(configuration, hidden)
-        first = agent.fork_runner(lambda walls_stand: harden())
+        harden = _hardening(configuration, place)
+        asleep = configuration.get("snapshot", False)
+        first = agent.fork_runner(
+            lambda walls_stand: _copied(configuration, harden) if asleep else harden()
+        )
         if isinstance(first, agent.Waiting):
             return runner.become(first.job())
         prctl()(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+        rehearse = _sleep(stream, out, first, place) if asleep else configuration["rehearse"]
     except BaseException as error:
         fault = {"step": "agent", "message": "%s: %s" % (type(error).__name__, error), "hint": ""}
         os.write(out, protocol.message(protocol.FAULT, fault))
         os._exit(1)
     waiting = agent.serve(
-        stream, roots, first, harden=harden, rehearse=configuration["rehearse"], out=out
+        stream, roots, first, harden=harden, rehearse=rehearse, out=out, watched=place.watched
     )
     if waiting is None:
         os._exit(0)
@@ -98,7 +127,8 @@ def _warm_up(configuration: dict) -> None:  # type: ignore[type-arg]
             importlib.import_module(name)
         except ImportError:
             continue  # another version of a package may lack one of its parts
-    exec(configuration["rehearsal"], {})
+    runner.rehearse(configuration["rehearsal"])
+    runner.make_streams_ahead()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     gc.collect()
@@ -106,14 +136,12 @@ def _warm_up(configuration: dict) -> None:  # type: ignore[type-arg]
     gc.disable()
 
 
-def _own_modules() -> list[str]:
-    own = __name__.rpartition(".")[0] or str(__package__)
-    return [name for name in sys.modules if name == own or name.startswith(own + ".")]
+def _hardening(configuration: dict, place: Place) -> Callable[[], None]:  # type: ignore[type-arg]
+    hidden = place.own_modules()
 
-
-def _hardening(configuration: dict, hidden: list[str]) -> Callable[[], None]:  # type: ignore[type-arg]
     def harden() -> None:
         call = prctl()
+        place.enter()
         if configuration["user"]:
             uid, gid = configuration["user"]
             os.setgroups([])
@@ -125,10 +153,32 @@ def _hardening(configuration: dict, hidden: list[str]) -> Callable[[], None]:  #
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         _prefer_to_kill()
         runner.prepare(hidden=hidden)
+        place.seal()
         if configuration["rehearse"]:
             runner.rehearse(configuration["rehearsal"])
 
     return harden
+
+
+def _sleep(stream: int, out: int, first: agent.Runner, place: Place) -> bool:
+    """Returns in each copy of us; True if it is to rehearse."""
+    if os.read(first.job, 1) != b"s":
+        raise RuntimeError("the process for the code could not be prepared")
+    os.write(out, protocol.message(protocol.READY, {}))
+    place.awake(stream)
+    wish = os.read(stream, 1)
+    if not wish:
+        os._exit(0)
+    os.write(first.job, wish)
+    return wish == REHEARSE
+
+
+def _copied(configuration: dict, harden: Callable[[], None]) -> None:  # type: ignore[type-arg]
+    """The runner's part of `_sleep`."""
+    harden()
+    os.write(3, b"s")
+    if os.read(3, 1) == REHEARSE:
+        runner.rehearse(configuration["rehearsal"])
 
 
 def _prefer_to_kill() -> None:
