@@ -166,6 +166,7 @@ class Service:
             request.fresh_exec,
             descriptor is not None,
             request.limits.processes != usual,
+            bool(request.files or request.inputs),
         )
 
     async def _ground(self, pool: Pool, environment: Environment, tier: str) -> Ground:

@@ -404,7 +404,7 @@ def test_the_map_of_the_code_is_right() -> None:
         assert (ROOT / path).exists(), path
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
-    drawn = " ".join(next(b for b in _FENCE.findall(text) if "cli →" in b[1])[1].split())
+    drawn = " ".join(next(b for b in _FENCE.findall(text) if "cli |" in b[1])[1].split())
     assert drawn == " → ".join(layers).replace("belljar.", "")
 
 

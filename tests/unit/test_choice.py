@@ -18,6 +18,7 @@ PLAIN = Wanted(
     fresh_exec=False,
     live_stdin=False,
     processes=False,
+    files=False,
 )
 WASM = Capabilities(
     languages=frozenset({"python", "javascript"}),
@@ -25,6 +26,7 @@ WASM = Capabilities(
     processes=False,
     fresh_exec=False,
     live_stdin=False,
+    files=False,
 )
 
 
@@ -101,6 +103,7 @@ def test_i6_a_container_is_as_strong_as_its_runtime(
         {"fresh_exec": True},
         {"live_stdin": True},
         {"processes": True},
+        {"files": True},
     ],
 )
 def test_i6_what_a_wall_cannot_do_is_passed_over(uses: dict[str, object]) -> None:
@@ -133,6 +136,7 @@ def test_i6_only_what_the_operator_allows() -> None:
         ({"fresh_exec": True}, "fresh_exec"),
         ({"live_stdin": True}, "stdin_descriptor"),
         ({"processes": True}, "processes"),
+        ({"files": True}, "files, inputs"),
         ({"needs": ("any_language",)}, "every language"),
     ],
 )

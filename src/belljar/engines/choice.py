@@ -72,6 +72,8 @@ class Wanted(NamedTuple):
     live_stdin: bool
     processes: bool
     """A number of processes was asked for."""
+    files: bool
+    """Files or inputs were given."""
 
 
 class Choice(NamedTuple):
@@ -147,4 +149,6 @@ def lacks(can: Capabilities, wanted: Wanted) -> str:
         return "cannot take standard input while the code runs (stdin_descriptor); stdin works"
     if wanted.processes and not can.processes:
         return "has no processes to limit (processes)"
+    if wanted.files and not can.files:
+        return "takes no files (files, inputs)"
     return ""

@@ -1,0 +1,15 @@
+"""The suite as one class."""
+
+from __future__ import annotations
+
+from belljar.testing.suite.files import Files
+from belljar.testing.suite.life import Life
+from belljar.testing.suite.limits import Limited
+from belljar.testing.suite.live import Live
+from belljar.testing.suite.neighbours import Neighbours
+from belljar.testing.suite.refusals import Refusals
+from belljar.testing.suite.runs import Runs
+
+
+class EngineConformance(Runs, Live, Files, Limited, Neighbours, Life, Refusals):
+    """What a wall must do, through the public interface. Subclass it and set `engine`."""

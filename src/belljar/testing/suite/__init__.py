@@ -1,0 +1,1 @@
+"""The tests themselves, one file per topic."""
