@@ -37,6 +37,8 @@ class Worker:
     def __init__(self, stream: int, file_system: files.FileSystem) -> None:
         self.order: dict[str, Any] = {}
         self.report = bytearray()
+        self.lacks_memory = False
+        """The interpreter said so when the code ended."""
         self._stream = stream
         self._files = file_system
         self._roots = {
@@ -218,7 +220,7 @@ class Worker:
         full = bool(self._memory_limit) and held + NEAR_LIMIT_BYTES > self._memory_limit
         return {
             "watched": {
-                "out_of_memory": broken and full,
+                "out_of_memory": self.lacks_memory or (broken and full),
                 "peak_memory_bytes": held + self._files.quota.peak_bytes,
                 "peak_processes": 1,
             },
