@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,6 +55,15 @@ class Settings:
     """Controls that must be in force, by their name in a result's `isolation`; else an error."""
     build_environments: bool = True
     """Build a missing environment on first use; if False, that is an error saying how to."""
+    docker_host: str = ""
+    """Where Docker's daemon listens, unix:///path or tcp://host:port; empty: DOCKER_HOST, or the
+    usual sockets of Docker and Podman."""
+    docker_runtime: str = ""
+    """Another OCI runtime that the daemon knows, such as runsc or kata; empty: its default."""
+    docker_images: Mapping[str, str] = field(default_factory=dict)
+    """Environment → image; those not named are belljar/<environment>."""
+    docker_python: str = "/usr/bin/python3"
+    """The interpreter in the images, 3.9 or newer."""
 
     def __post_init__(self) -> None:
         for name, least in (("pool_size", 0), ("pool_maximum", 0), ("concurrency", 1)):

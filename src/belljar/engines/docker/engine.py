@@ -1,0 +1,316 @@
+"""Sandboxes as containers: made, watched and removed through the daemon's API."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import shutil
+import time
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from belljar.engines.base import Capabilities, Control, Ground
+from belljar.errors import (
+    BelljarError,
+    EngineError,
+    EngineUnavailable,
+    EnvironmentUnavailable,
+    Unavailable,
+)
+from belljar.model import Limits
+from belljar.settings import Settings
+
+from . import available, boot, owner, plan
+from .daemon import Daemon, Refused, Silent, find_address, name
+from .facts import Facts, read
+from .groups import Groups
+from .stream import Attached
+from .wall import DockerWall, gone
+
+log = logging.getLogger("belljar")
+
+AT_ONCE = 8
+"""Containers being made at the same time: more of them only make each other wait, and the daemon
+look as if it hung."""
+PING_S = 0.5
+TRUST_S = 2.0
+"""How long an answer to "do you still answer?" is believed."""
+_WEAK = ("absent", "shared with the image", "not write-protected")
+
+
+class DockerEngine:
+    name = "docker"
+    capabilities = Capabilities()
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.interpreter = settings.docker_python
+        self.groups = Groups()
+        self.walls: set[DockerWall] = set()
+        self._making: set[asyncio.Task[DockerWall]] = set()
+        self._background: set[asyncio.Task[None]] = set()
+        self._left: set[str] = set()
+        """Containers that could not be removed while the daemon did not answer."""
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._owner = owner.Owner(settings.home)
+        self._images: dict[str, Mapping[str, Any]] = {}
+        self._facts: Facts | None = None
+        self._swept = False
+        self._judged_s = 0.0
+        self._silent = False
+        self.daemon = Daemon(find_address(settings.docker_host))
+        try:
+            self._know(self.daemon.call_now("GET", "/info", wait_s=5.0))
+        except BelljarError:
+            pass  # whoever wants a sandbox will be told
+
+    def controls(self) -> list[Control]:
+        from . import checks
+
+        return checks.controls(self._settings)
+
+    async def create(self, ground: Ground, limits: Limits, *, waiting: bool) -> DockerWall:
+        """Not to be cancelled half-way: the container would stay."""
+        making = asyncio.ensure_future(self._make(ground, limits, waiting=waiting))
+        self._making.add(making)
+        making.add_done_callback(self._making.discard)
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            making.add_done_callback(_unwanted)
+            raise
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._making, return_exceptions=True)
+        walls = [wall.destroy() for wall in list(self.walls)]
+        await asyncio.gather(*walls, return_exceptions=True)
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._clear_left()
+        self._owner.close()
+        self.groups.close()
+
+    def later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def remove(self, container: str) -> None:
+        try:
+            await gone(self, container)
+        except (Silent, Unavailable, TimeoutError):
+            self._left.add(container)
+            raise
+
+    def is_silent(self) -> bool:
+        """Whether the daemon hangs. Asked only about runs that ended badly, and not for each."""
+        if time.monotonic() > self._judged_s + TRUST_S:
+            try:
+                self.daemon.call_now("GET", "/_ping", wait_s=PING_S)
+                self._silent = False
+            except BelljarError:
+                self._silent = True
+            self._judged_s = time.monotonic()
+        return self._silent
+
+    # -- making one --------------------------------------------------------------------------------
+
+    async def _make(self, ground: Ground, limits: Limits, *, waiting: bool) -> DockerWall:
+        async with self._turns:
+            facts = await self._prepared()
+            place = await self._place(ground, facts)
+            isolation = self._isolation(facts, place)
+            self._check_required(isolation)
+            title = f"belljar-{secrets.token_hex(8)}"
+            inputs = self._owner.new_inputs(title) if facts.local else None
+            try:
+                place = plan.with_inputs(place, inputs)
+                return await self._start(place, ground, limits, title, isolation, waiting=waiting)
+            except BaseException:
+                if inputs:
+                    shutil.rmtree(inputs, ignore_errors=True)
+                raise
+
+    async def _start(
+        self,
+        place: plan.Place,
+        ground: Ground,
+        limits: Limits,
+        title: str,
+        isolation: Mapping[str, str],
+        *,
+        waiting: bool,
+    ) -> DockerWall:
+        body = plan.container(place, ground, limits, labels=self._owner.labels, waiting=waiting)
+        try:
+            created = await self.daemon.call(
+                "POST", "/containers/create", query={"name": title}, body=body
+            )
+        except Refused as error:
+            if error.status == 404:
+                self._images.clear()
+            raise _explained(error, place) from error
+        except Silent:
+            self._left.add(title)  # it may still come to be
+            raise
+        container = str(created["Id"])
+        stream = None
+        try:
+            stream = Attached(*await self.daemon.attach(container))
+            wall = DockerWall(
+                self,
+                container,
+                stream,
+                isolation=isolation,
+                inputs=place.inputs,
+                limits=limits,
+                reserve=plan.reserve(place, ground, waiting=waiting),
+            )
+            # Before the start, so that nothing is waited for; the kernel holds it until then.
+            await asyncio.get_running_loop().sock_sendall(stream, boot.pack())
+            await self.daemon.call("POST", f"/containers/{container}/start")
+            state = (await self.daemon.call("GET", f"/containers/{container}/json"))["State"]
+        except BaseException as error:
+            if stream:
+                stream.close()
+            self.later(self._clear(container))
+            raise _explained(error, place) from error
+        if self._facts and self._facts.local and state.get("Pid"):
+            wall.started(int(state["Pid"]))
+        self.walls.add(wall)
+        return wall
+
+    async def _place(self, ground: Ground, facts: Facts) -> plan.Place:
+        """The image that has the environment; or the base image, with the host's folder in it."""
+        settings = self._settings
+        own = available.image_of(ground.name, settings)
+        python, runtime = settings.docker_python, settings.docker_runtime
+        if await self._image(own):
+            return plan.Place(image=own, python=python, runtime=runtime)
+        base = available.image_of("base", settings)
+        missing = own if ground.name in settings.docker_images else base
+        if missing == own or not await self._image(base):
+            lack = available.no_image(missing, ground.name if missing == own else "base")
+            raise EnvironmentUnavailable(lack.why, hint=lack.hint)
+        if ground.folder is None:
+            lack = available.no_image(own, ground.name)
+            raise EnvironmentUnavailable(lack.why, hint=lack.hint)
+        return plan.Place(
+            image=base,
+            python=python,
+            runtime=runtime,
+            folder=ground.folder,
+            native=bool(ground.package_path),
+        )
+
+    async def _image(self, image: str) -> bool:
+        if image in self._images:
+            return True
+        try:
+            found = await self.daemon.call("GET", f"/images/{name(image)}/json")
+        except Refused as error:
+            if error.status == 404:
+                return False
+            raise
+        volumes = (found.get("Config") or {}).get("Volumes")
+        if volumes:
+            raise EngineUnavailable(
+                f"the image {image} declares volumes ({', '.join(volumes)})",
+                hint="they would be writable without any limit: make an image without VOLUME",
+            )
+        self._images[image] = found
+        return True
+
+    # -- the daemon --------------------------------------------------------------------------------
+
+    async def _prepared(self) -> Facts:
+        if self._facts is None:
+            self._know(await self.daemon.call("GET", "/info"))
+        assert self._facts is not None
+        self._facts.check()
+        if not self._swept:
+            self._swept = True
+            await self._sweep()
+        if self._left:
+            self.later(self._clear_left())
+        return self._facts
+
+    def _know(self, info: Mapping[str, Any]) -> None:
+        self._facts = read(info)
+        self.capabilities = Capabilities(own_environments=not self._facts.local)
+
+    async def _sweep(self) -> None:
+        """Removes what a Belljar left that was killed."""
+        listed = await self.daemon.call(
+            "GET", "/containers/json", query={"all": "1", "filters": owner.FILTER}
+        )
+        for container in owner.left(listed or []):
+            await self._clear(container)
+        owner.sweep_folders(self._settings.home)
+
+    async def _clear_left(self) -> None:
+        for container in list(self._left):
+            self._left.discard(container)
+            await self._clear(container)
+
+    async def _clear(self, container: str) -> None:
+        try:
+            await self.remove(container)
+        except (BelljarError, TimeoutError) as error:
+            log.warning("a container could not be removed: %s", error)
+
+    # -- what is in force --------------------------------------------------------------------------
+
+    def _isolation(self, facts: Facts, place: plan.Place) -> dict[str, str]:
+        groups = f"cgroup-v{facts.cgroup_version}"
+        plain = place.runtime in plan.PLAIN_RUNTIMES
+        users = "uid 1000 of a user namespace" if facts.user_namespaces else "uid 1000"
+        return {
+            "user": users,
+            "processes_hidden": "pid namespace",
+            "filesystem": "read-only image",
+            "network": "none (namespace)",
+            "system_calls": "seccomp allowlist",
+            "landlock": "absent",
+            "disk": "tmpfs quota for each place",
+            "inputs": "read-only mount" if facts.local else "not write-protected",
+            "memory": groups,
+            "processes": groups if plain else f"{groups}, with the runtime's own",
+            "cpu": groups,
+            "runtime": place.runtime or "the daemon's default",
+        }
+
+    def _check_required(self, isolation: Mapping[str, str]) -> None:
+        for control in self._settings.required:
+            if control not in isolation:
+                raise EngineUnavailable(
+                    f"the required control {control!r} is unknown",
+                    hint=f"known: {', '.join(sorted(isolation))}",
+                )
+            if isolation[control] in _WEAK:
+                raise EngineUnavailable(
+                    f"the required control {control!r} is not in force here"
+                    f" (there is only: {isolation[control]})",
+                    hint="belljar doctor says what is missing",
+                )
+
+
+def _unwanted(making: asyncio.Task[DockerWall]) -> None:
+    """Whoever asked for this sandbox has gone."""
+    if not making.cancelled() and not making.exception():
+        making.result().destroy_later()
+
+
+def _explained(error: BaseException, place: plan.Place) -> BaseException:
+    if not isinstance(error, Refused):
+        return error
+    hint = error.hint
+    if "No such image" in error.message:
+        return EnvironmentUnavailable(error.message, hint="belljar image build")
+    if place.python in error.message and "no such file" in error.message:
+        hint = f"the image {place.image} has no {place.python}: set docker_python"
+    elif "runtime" in error.message and "nknown" in error.message and place.runtime:
+        hint = "is docker_runtime in the daemon's configuration?"
+    elif "bind source path does not exist" in error.message:
+        hint = "the daemon does not see our folders: is it on another machine?"
+    return EngineError(f"a container could not be started: {error.message}", hint=hint)

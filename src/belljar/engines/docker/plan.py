@@ -1,0 +1,202 @@
+"""The container of one sandbox as the body of Docker's create request: pure, to be read and tested.
+
+Every line of it is a part of the wall; what is not said here is as Docker has it for a container
+without privileges.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from belljar.engines.base import Ground
+from belljar.engines.linux.places import GID, INPUT, OUTPUT, UID, WORKSPACE, WRITABLE
+from belljar.model import MIB, Limits
+
+from . import boot
+from .profile import profile
+
+AGENT_PROCESSES = 1
+AGENT_BYTES = 24 * MIB
+"""What the agent and a bare interpreter hold; the limit is about the code's memory."""
+MODULE_BYTES = 4 * MIB
+"""What a module imported ahead holds, on average of the data environment and rounded up."""
+RUNTIME_BYTES = 128 * MIB
+RUNTIME_PROCESSES = 1024
+"""For the kernel that a runtime such as gVisor or Kata brings along: its memory and threads are in
+the container's group, too."""
+PLAIN_RUNTIMES = ("", "runc", "crun", "io.containerd.runc.v2", "youki")
+NANO = 1_000_000_000
+OOM_PREFERENCE = 250
+"""Among the host's processes rather this one; among the sandbox's own the code (500)."""
+HOST_NAME = "belljar"
+
+# What of /proc says something about the host and not about the sandbox, and all of /sys. The
+# kernel's settings are among them: programs ask for a few and do without.
+_PROC_MASKED = """
+acpi asound buddyinfo bus cgroups cmdline config.gz consoles crypto devices diskstats dma driver
+dynamic_debug execdomains fb fs interrupts iomem ioports irq kallsyms kcore key-users keys kmsg
+kpagecgroup kpagecount kpageflags latency_stats locks mdstat misc modules mtrr pagetypeinfo
+partitions pressure sched_debug schedstat scsi slabinfo softirqs swaps sys sysrq-trigger sysvipc
+timer_list timer_stats tty vmallocinfo vmstat zoneinfo
+"""
+MASKED = ("/dev/mqueue", "/sys", *(f"/proc/{name}" for name in _PROC_MASKED.split()))
+READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+
+ULIMITS = {
+    # One byte, not none: a core dump piped to a helper on the host ignores any other limit.
+    "core": 1,
+    "memlock": 64 * 1024,
+    "msgqueue": 0,
+    "nice": 0,
+    "rtprio": 0,
+    "sigpending": 1024,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reserve:
+    """What the group holds that is not the code's, on top of its limits."""
+
+    memory_bytes: int = AGENT_BYTES
+    processes: int = AGENT_PROCESSES
+
+    def added_to(self, limits: Limits) -> Limits:
+        return dataclasses.replace(limits, memory_bytes=limits.memory_bytes + self.memory_bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """What a container stands on."""
+
+    image: str
+    python: str
+    """The image's interpreter."""
+    runtime: str = ""
+    folder: Path | None = None
+    """The environment's folder on the daemon's machine; None where the image has it."""
+    native: bool = False
+    """The folder holds packages that were built for our own Python's version."""
+    inputs: Path | None = None
+    """What is to be seen at /data/input, on the daemon's machine."""
+
+
+def with_inputs(place: Place, inputs: Path | None) -> Place:
+    return dataclasses.replace(place, inputs=inputs)
+
+
+def container(
+    place: Place, ground: Ground, limits: Limits, *, labels: Mapping[str, str], waiting: bool
+) -> dict[str, Any]:
+    command = boot.command(place.python, configuration(place, ground, waiting=waiting))
+    return {
+        "Image": place.image,
+        "Entrypoint": command[:1],
+        "Cmd": command[1:],
+        "User": f"{UID}:{GID}",
+        "WorkingDir": "/",
+        "Hostname": HOST_NAME,
+        "Labels": dict(labels),
+        "OpenStdin": True,
+        "StdinOnce": True,  # when we are gone the agent's input ends, and so does the agent
+        "AttachStdin": True,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "Tty": False,
+        "NetworkDisabled": True,
+        "Healthcheck": {"Test": ["NONE"]},
+        "HostConfig": {
+            "AutoRemove": True,
+            "Runtime": place.runtime,
+            "ReadonlyRootfs": True,
+            "CapDrop": ["ALL"],
+            "Privileged": False,
+            "SecurityOpt": ["no-new-privileges", f"seccomp={_profile()}"],
+            "NetworkMode": "none",
+            "IpcMode": "private",
+            "CgroupnsMode": "private",
+            "Dns": ["127.0.0.1"],  # refused on loopback at once: a temporary failure (I4)
+            "DnsOptions": ["timeout:1", "attempts:1"],
+            "DnsSearch": ["."],
+            "Tmpfs": tmpfs(limits, inputs=place.inputs is None),
+            "Mounts": mounts(place, ground),
+            "MaskedPaths": list(MASKED),
+            "ReadonlyPaths": list(READ_ONLY),
+            "OomScoreAdj": OOM_PREFERENCE,
+            "Init": False,
+            "LogConfig": {"Type": "none", "Config": {}},  # output is for us, not for the disk
+            "Ulimits": [{"Name": n, "Soft": most, "Hard": most} for n, most in ULIMITS.items()],
+            **resources(limits, reserve(place, ground, waiting=waiting)),
+        },
+    }
+
+
+def configuration(place: Place, ground: Ground, *, waiting: bool) -> dict[str, Any]:
+    """For the agent (see guest/standalone.py). What nobody waits for is imported ahead."""
+    return {
+        "stream": [0, 1],
+        "roots": {"workspace": WORKSPACE, "input": INPUT, "output": OUTPUT},
+        "user": None,
+        "package_path": list(ground.package_path),
+        "preload": list(ground.preload) if waiting else [],
+        "rehearsal": ground.rehearsal if waiting else "",
+        "rehearse": waiting,
+        "python": list(sys.version_info[:2]) if place.native else None,
+    }
+
+
+def reserve(place: Place, ground: Ground, *, waiting: bool) -> Reserve:
+    modules = len(ground.preload) if waiting else 0
+    plain = place.runtime in PLAIN_RUNTIMES
+    return Reserve(
+        memory_bytes=AGENT_BYTES + MODULE_BYTES * modules + (0 if plain else RUNTIME_BYTES),
+        processes=AGENT_PROCESSES + (0 if plain else RUNTIME_PROCESSES),
+    )
+
+
+def resources(limits: Limits, reserve: Reserve) -> dict[str, int]:
+    """Also the body of an update."""
+    memory = limits.memory_bytes + reserve.memory_bytes
+    return {
+        "Memory": memory,
+        "MemorySwap": memory,  # memory and swap together: no swap
+        "NanoCpus": max(NANO // 100, round(limits.cpus * NANO)),
+        "PidsLimit": limits.processes + reserve.processes,
+    }
+
+
+def tmpfs(limits: Limits, *, inputs: bool) -> dict[str, str]:
+    """Each place has the whole quota: Docker cannot mount one tmpfs in several places. What lies in
+    them is in the memory limit, so all of them together cannot hold more than that."""
+    quota = f"size={limits.disk_bytes},nr_inodes={limits.disk_files}"
+    options = f"rw,exec,nosuid,nodev,{quota},uid={UID},gid={GID}"
+    places = (*WRITABLE, INPUT) if inputs else WRITABLE
+    return {place: f"{options},mode={_mode(place)}" for place in places}
+
+
+def mounts(place: Place, ground: Ground) -> list[dict[str, Any]]:
+    wanted = [(place.folder, ground.mount), (place.inputs, INPUT)]
+    return [
+        {
+            "Type": "bind",
+            "Source": str(source),
+            "Target": target,
+            "ReadOnly": True,
+            "BindOptions": {"Propagation": "rprivate"},
+        }
+        for source, target in wanted
+        if source
+    ]
+
+
+def _mode(place: str) -> str:
+    return "1777" if place in ("/tmp", "/dev/shm") else "0755"
+
+
+def _profile() -> str:
+    return json.dumps(profile(), separators=(",", ":"))

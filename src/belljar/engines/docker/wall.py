@@ -1,0 +1,195 @@
+"""One container, as the host sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from belljar.engines.base import Inside, Seen
+from belljar.errors import EngineError
+from belljar.model import Limits, Usage
+
+from . import plan
+from .daemon import Refused, Silent
+from .groups import ContainerGroup
+from .stream import Attached
+
+if TYPE_CHECKING:
+    from .engine import DockerEngine
+
+log = logging.getLogger("belljar")
+UPDATE_S = 5.0
+GONE_S = 10.0
+
+
+class DockerWall:
+    """Killed by a descriptor of its first process where that can be had: it works also while the
+    daemon does not answer, and hits no other process by mistake."""
+
+    def __init__(
+        self,
+        engine: DockerEngine,
+        container: str,
+        stream: Attached,
+        *,
+        isolation: Mapping[str, str],
+        inputs: Path | None,
+        limits: Limits,
+        reserve: plan.Reserve,
+    ) -> None:
+        self.stream = stream
+        self.isolation = isolation
+        self.inputs = inputs
+        self.container = container
+        self._engine = engine
+        self._limits = limits
+        self._reserve = reserve
+        self._group: ContainerGroup | None = None
+        self._pidfd = -1
+        self._last: Seen | None = None
+        self._killed = False
+        self._destroyed: asyncio.Task[None] | None = None
+        stream.at_end = self._ended
+
+    def started(self, pid: int) -> None:
+        """Takes hold of the first process and its group, if it is on this machine and ours to."""
+        try:
+            pidfd = os.pidfd_open(pid)
+        except (AttributeError, OSError):
+            pidfd = -1
+        self._group = self._engine.groups.of(pid, self.container)
+        if self._group and pidfd >= 0 and os.geteuid() == 0:
+            self._pidfd = pidfd
+        elif pidfd >= 0:
+            os.close(pidfd)
+        if self._group:
+            self._group.assume(self._reserve.added_to(self._limits))
+
+    def settle(self) -> None:
+        if self._group:
+            try:
+                self._group.baseline()
+            except OSError:  # it ended meanwhile; the stream will say so
+                self._group = None
+
+    def apply(self, limits: Limits) -> Inside:
+        if plan.resources(limits, self._reserve) != plan.resources(self._limits, self._reserve):
+            self._update(limits)
+            self._limits = limits
+        rlimits = {"RLIMIT_NOFILE": limits.open_files}
+        if self._reserve.processes > plan.AGENT_PROCESSES:  # the group counts the runtime's own
+            rlimits["RLIMIT_NPROC"] = limits.processes + plan.AGENT_PROCESSES
+        watch = None if self._group else limits.memory_bytes
+        return Inside(rlimits=rlimits, watch_memory_bytes=watch)
+
+    def _update(self, limits: Limits) -> None:
+        if self._group and self._pidfd >= 0:
+            # Docker would run a program to write the same files, fifty times slower.
+            wanted = self._reserve.added_to(limits)
+            self._group.apply(wanted, reserve=self._reserve.processes)
+            return
+        path = f"/containers/{self.container}/update"
+        body = plan.resources(limits, self._reserve)
+        self._engine.daemon.call_now("POST", path, body=body, wait_s=UPDATE_S)
+
+    def look(self) -> Seen | None:
+        seen = self._read() or self._last
+        if self._killed:
+            if not self.stream.ended and self._engine.is_silent():
+                raise Silent(
+                    "Docker stopped answering while the code ran",
+                    hint="look at the daemon's log, or restart it",
+                )
+        elif self.stream.ended and not (seen and seen.out_of_memory):
+            # Nothing inside can end the first process of a container but a lack of memory.
+            raise EngineError(
+                "the container was lost while its code ran",
+                hint="was it removed (docker rm, docker system prune), or the daemon stopped?",
+            )
+        return seen
+
+    def kill(self) -> None:
+        if self._killed:
+            return
+        self._killed = True
+        if self._pidfd >= 0:
+            try:
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            except OSError:
+                pass
+        else:
+            self._engine.later(self._ask_to_kill())
+
+    async def destroy(self) -> None:
+        self.destroy_later()
+        assert self._destroyed is not None
+        await asyncio.shield(self._destroyed)
+
+    def destroy_later(self) -> None:
+        if self._destroyed is None:
+            self._destroyed = asyncio.ensure_future(self._destroy())
+
+    async def _ask_to_kill(self) -> None:
+        try:
+            await self._engine.daemon.call("POST", f"/containers/{self.container}/kill")
+        except EngineError:
+            pass  # gone already, or `destroy` will meet the same
+
+    async def _destroy(self) -> None:
+        if self._pidfd >= 0:
+            self.kill()
+        self._killed = True
+        self.stream.close()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+        try:
+            await self._engine.remove(self.container)
+        finally:
+            if self.inputs:
+                shutil.rmtree(self.inputs, ignore_errors=True)
+            self._engine.walls.discard(self)
+
+    def _ended(self) -> None:
+        """The last moment at which the group is still there."""
+        self._last = self._read() or self._last
+        if self.stream.words and not self._killed:
+            words = self.stream.words.decode("utf-8", "replace").strip()
+            log.warning("a container ended: %s", words[-500:])
+
+    def _read(self) -> Seen | None:
+        if self._group is None:
+            return None
+        try:
+            used, kills = self._group.usage(), self._group.oom_kills()
+        except OSError:
+            return None
+        processes = used.processes if used.peak_processes is None else used.peak_processes
+        usage = Usage(
+            cpu_ms=used.cpu_ms,
+            peak_memory_bytes=used.peak_memory_bytes,
+            peak_processes=max(0, processes - plan.AGENT_PROCESSES),
+        )
+        return Seen(usage=usage, out_of_memory=kills > 0)
+
+
+async def gone(engine: DockerEngine, container: str) -> None:
+    """Returns when the daemon knows nothing of it any more."""
+    path = f"/containers/{container}"
+    async with asyncio.timeout(GONE_S):
+        for pause_s in (0, 0.01, 0.05, 0.1, 0.2, *[0.5] * 100):
+            await asyncio.sleep(pause_s)
+            try:
+                await engine.daemon.call("DELETE", path, query={"force": "1", "v": "1"})
+                return
+            except Refused as error:
+                if error.status == 404:
+                    return
+                if error.status != 409:  # "removal is already in progress"
+                    raise
