@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from belljar import aio as aio
+    from belljar import wasm as wasm
     from belljar.errors import (
         BelljarError,
         Closed,
@@ -65,12 +66,13 @@ __all__ = [
     "Usage",
     "aio",
     "run",
+    "wasm",
 ]
 
 
 def __getattr__(name: str) -> object:
-    if name == "aio":
-        return importlib.import_module("belljar.aio")
+    if name in ("aio", "wasm"):
+        return importlib.import_module(f"belljar.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'belljar' has no attribute {name!r}")
     value: object = getattr(importlib.import_module(f"belljar.{_HOMES[name]}"), name)

@@ -9,11 +9,13 @@ BelljarError
 │   ├── Unsupported           the engine cannot do that; the hint names those that can
 │   ├── LimitExceeded         a limit is malformed, or above the operator's maximum
 │   ├── InvalidFileName
-│   └── InvalidVariable       an environment variable that would change the runtime itself
+│   ├── InvalidVariable       an environment variable that would change the runtime itself
+│   └── InvalidModule         a WebAssembly module that is none, or wants what was not linked
 ├── Unavailable               this machine or installation lacks something; the hint says what to do
 │   ├── EngineUnavailable
 │   └── EnvironmentUnavailable
 ├── EngineError               a wall could not be built, or broke: the host's fault, not the code's
+├── ModuleStopped             a WebAssembly module did not return from a call: `status` says why
 └── Closed                    a Belljar that was already closed was used
 
 What the *code* does wrong (an exception, a time-out, too much memory) is never an exception here:
@@ -69,6 +71,19 @@ class InvalidFileName(InvalidRequest):
 
 class InvalidVariable(InvalidRequest):
     pass
+
+
+class InvalidModule(InvalidRequest):
+    pass
+
+
+class ModuleStopped(BelljarError):
+    """`belljar.wasm`: a call that was cut short has no value to return."""
+
+    def __init__(self, message: str, *, status: str) -> None:
+        super().__init__(message)
+        self.status = status
+        """timeout, out_of_memory, out_of_fuel or trap"""
 
 
 class Unavailable(BelljarError):

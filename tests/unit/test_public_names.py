@@ -29,6 +29,7 @@ PUBLIC = [
     "Usage",
     "aio",
     "run",
+    "wasm",
 ]
 
 OPTIONS = {

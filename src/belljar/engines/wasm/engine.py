@@ -135,7 +135,9 @@ class WasmEngine:
 
     async def _start(self, runtime: Runtime) -> Zygote:
         if missing := available.why_not(self._settings):
-            raise EngineUnavailable(f"the engine 'wasm' needs more: {missing.why}", hint=missing.hint)
+            raise EngineUnavailable(
+                f"the engine 'wasm' needs more: {missing.why}", hint=missing.hint
+            )
         if self._modules is None or (self._modules.done() and self._modules.exception()):
             self._modules = asyncio.ensure_future(asyncio.to_thread(_modules, self._settings))
         modules = await asyncio.shield(self._modules)
@@ -176,7 +178,7 @@ class WasmWall:
         least = self._interpreter_bytes + LEAST_SPARE_BYTES
         if limits.memory_bytes < least:
             raise EngineUnavailable(
-                f"the interpreter alone takes {self._interpreter_bytes // MIB} MiB behind this wall",
+                f"the interpreter alone takes {self._interpreter_bytes // MIB} MiB here",
                 hint=f"memory_bytes must be at least {least}",
             )
         return Inside(

@@ -74,9 +74,7 @@ class Zygote:
         finally:
             os.close(complaints)
         ready = born["ready"]
-        return cls(
-            control, process, identity=ready["identity"], memory_bytes=ready["memory_bytes"]
-        )
+        return cls(control, process, identity=ready["identity"], memory_bytes=ready["memory_bytes"])
 
     async def spawn(self, stream: socket.socket, *, disk_bytes: int, disk_files: int) -> int:
         """A new sandbox on `stream`, which is closed here; returns its pidfd."""

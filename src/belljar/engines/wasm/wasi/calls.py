@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Protocol
 
 from . import abi, files
 from .abi import WasiError
-from .memory import Memory
+from .memory import Memory, NoMemory
 
 PIECE = 1 << 20
 """Content is copied in pieces of this size: a guest cannot make the host copy its whole memory."""
@@ -69,7 +69,8 @@ class Wasi:
     ) -> None:
         self.files = file_system
         self.open_files = open_files
-        self.memory: Memory = None  # type: ignore[assignment]  # known once it is instantiated
+        self.memory: Memory = NoMemory()
+        """To be set once the module is instantiated."""
         self._argv = [os.fsencode(word) + b"\0" for word in argv]
         self._env = [os.fsencode(f"{name}={value}") + b"\0" for name, value in env.items()]
         self._leave = leave

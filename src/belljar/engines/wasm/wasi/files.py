@@ -216,7 +216,7 @@ class FileSystem:
     # -- finding ---------------------------------------------------------------------------------
 
     def find(self, base: Folder, path: str, *, follow: bool = True) -> Node:
-        node, folder, name = self._walk(base, path, follow=follow)
+        node, _, _ = self._walk(base, path, follow=follow)
         if node is None:
             raise WasiError(abi.ENOENT)
         return node

@@ -50,3 +50,14 @@ class Memory:
             raise WasiError(abi.EFAULT)
         base = ctypes.cast(self._memory.data_ptr(self._store), ctypes.c_void_p).value
         return (base or 0) + address
+
+
+class NoMemory(Memory):
+    """Before there is one, or where a module has none: every address is wrong."""
+
+    def __init__(self) -> None:
+        pass
+
+    @property
+    def size(self) -> int:
+        return 0
