@@ -80,8 +80,8 @@ class InvalidModule(InvalidRequest):
 class ModuleStopped(BelljarError):
     """`belljar.wasm`: a call that was cut short has no value to return."""
 
-    def __init__(self, message: str, *, status: str) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, hint: str = "", status: str = "trap") -> None:
+        super().__init__(message, hint=hint)
         self.status = status
         """timeout, out_of_memory, out_of_fuel or trap"""
 
