@@ -13,12 +13,14 @@ import json
 import os
 import socket
 import stat
+import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from belljar.errors import EngineError, EngineUnavailable
 
+HISTORY_S = 150
 ANSWER_S = 15.0
 """A daemon that takes longer for any single request counts as hanging."""
 _RECEIVE = 64 * 1024
@@ -108,6 +110,7 @@ class Daemon:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         wait_s: float = ANSWER_S,
+        lines: bool = False,
     ) -> Any:
         """The same for those who are not in an event loop, or cannot leave it."""
         connection = self._socket()
@@ -123,7 +126,18 @@ class Daemon:
             raise self._unreachable(error, f"{method} {path}", wait_s) from error
         finally:
             connection.close()
-        return parse(bytes(answer))
+        return parse(bytes(answer), lines=lines)
+
+    def history(self, container: str) -> list[str]:
+        """What happened to a container of late, oldest first; for a daemon whose clock is ours."""
+        now = time.time()
+        query = {
+            "since": str(int(now) - HISTORY_S),
+            "until": f"{now:.6f}",
+            "filters": json.dumps({"container": [container]}),
+        }
+        answer = self.call_now("GET", "/events", query=query, wait_s=1.0, lines=True)
+        return [str(event.get("Action", "")) for event in answer]
 
     async def attach(self, container: str) -> tuple[socket.socket, bytes]:
         """A connection to the container's standard streams, and what already came over it."""
@@ -196,13 +210,16 @@ class Daemon:
         return Silent(f"Docker at {where} hung up: {error}", hint=_HINT_HANGS)
 
 
-def parse(answer: bytes) -> Any:
+def parse(answer: bytes, *, lines: bool = False) -> Any:
+    """`lines`: the answer is a list of JSON texts, one in a line."""
     head, _, body = answer.partition(b"\r\n\r\n")
     status = _status(head)
     if status < 300 or status == 304:
-        if b"json" not in head.lower() or not body.strip():
-            return None
         try:
+            if lines:
+                return [json.loads(line) for line in body.splitlines() if line.strip()]
+            if b"json" not in head.lower() or not body.strip():
+                return None
             return json.loads(body)
         except ValueError:
             raise EngineError("Docker's answer is not JSON", hint=_HINT_HANGS) from None

@@ -85,6 +85,11 @@ class Place:
     inputs: Path | None = None
     """What is to be seen at /data/input, on the daemon's machine."""
 
+    @property
+    def counted_outside(self) -> bool:
+        """gVisor's own tmpfs does not count files."""
+        return self.runtime.startswith("runsc")
+
 
 def with_inputs(place: Place, inputs: Path | None) -> Place:
     return dataclasses.replace(place, inputs=inputs)
@@ -123,8 +128,9 @@ def container(
             "Dns": ["127.0.0.1"],  # refused on loopback at once: a temporary failure (I4)
             "DnsOptions": ["timeout:1", "attempts:1"],
             "DnsSearch": ["."],
-            "Tmpfs": tmpfs(limits, inputs=place.inputs is None),
-            "Mounts": mounts(place, ground),
+            "Tmpfs": {} if place.counted_outside else tmpfs(place, limits),
+            "Mounts": mounts(place, ground)
+            + (volumes(place, limits) if place.counted_outside else []),
             "MaskedPaths": list(MASKED),
             "ReadonlyPaths": list(READ_ONLY),
             "OomScoreAdj": OOM_PREFERENCE,
@@ -170,13 +176,43 @@ def resources(limits: Limits, reserve: Reserve) -> dict[str, int]:
     }
 
 
-def tmpfs(limits: Limits, *, inputs: bool) -> dict[str, str]:
+def tmpfs(place: Place, limits: Limits) -> dict[str, str]:
     """Each place has the whole quota: Docker cannot mount one tmpfs in several places. What lies in
     them is in the memory limit, so all of them together cannot hold more than that."""
-    quota = f"size={limits.disk_bytes},nr_inodes={limits.disk_files}"
-    options = f"rw,exec,nosuid,nodev,{quota},uid={UID},gid={GID}"
-    places = (*WRITABLE, INPUT) if inputs else WRITABLE
-    return {place: f"{options},mode={_mode(place)}" for place in places}
+    return {at: f"rw,exec,nosuid,nodev,{_quota(at, limits)}" for at in _writable(place)}
+
+
+def volumes(place: Place, limits: Limits) -> list[dict[str, Any]]:
+    """The same, mounted by the host's kernel instead of the runtime's."""
+    return [
+        {
+            "Type": "volume",
+            "Target": at,
+            "VolumeOptions": {
+                "NoCopy": True,
+                "Labels": {"belljar": ""},
+                "DriverConfig": {
+                    "Name": "local",
+                    "Options": {
+                        "type": "tmpfs",
+                        "device": "tmpfs",
+                        "o": f"nosuid,nodev,{_quota(at, limits)}",
+                    },
+                },
+            },
+        }
+        for at in _writable(place)
+    ]
+
+
+def _writable(place: Place) -> tuple[str, ...]:
+    return WRITABLE if place.inputs else (*WRITABLE, INPUT)
+
+
+def _quota(at: str, limits: Limits) -> str:
+    mode = "1777" if at in ("/tmp", "/dev/shm") else "0755"
+    size = f"size={limits.disk_bytes},nr_inodes={limits.disk_files}"
+    return f"{size},uid={UID},gid={GID},mode={mode}"
 
 
 def mounts(place: Place, ground: Ground) -> list[dict[str, Any]]:
@@ -192,10 +228,6 @@ def mounts(place: Place, ground: Ground) -> list[dict[str, Any]]:
         for source, target in wanted
         if source
     ]
-
-
-def _mode(place: str) -> str:
-    return "1777" if place in ("/tmp", "/dev/shm") else "0755"
 
 
 def _profile() -> str:

@@ -157,11 +157,22 @@ class DockerWall:
             self._engine.walls.discard(self)
 
     def _ended(self) -> None:
-        """The last moment at which the group is still there."""
+        """The last moment at which the group is still there, if it is."""
         self._last = self._read() or self._last
+        if not self._killed and not (self._last and self._last.out_of_memory) and self._group:
+            self._last = self._from_history()
         if self.stream.words and not self._killed:
             words = self.stream.words.decode("utf-8", "replace").strip()
             log.warning("a container ended: %s", words[-500:])
+
+    def _from_history(self) -> Seen | None:
+        """gVisor's kernel dies as a whole, and its group with it; the daemon has noted why."""
+        try:
+            events = self._engine.daemon.history(self.container)
+        except EngineError:
+            return self._last
+        usage = self._last.usage if self._last else Usage()
+        return Seen(usage=usage, out_of_memory="oom" in events)
 
     def _read(self) -> Seen | None:
         if self._group is None:
