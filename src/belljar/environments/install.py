@@ -19,12 +19,22 @@ _INHERITED_NOT = ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "UV_PYTHON", "UV_TA
 
 
 def install_packages(
-    packages: Sequence[str], target: Path, *, bytecode: bool, lock_fd: int, progress: Progress
+    packages: Sequence[str],
+    target: Path,
+    *,
+    bytecode: bool,
+    lock_fd: int,
+    progress: Progress,
+    python_version: str = "",
 ) -> None:
-    """Wheels only, copied: a link into uv's cache would let a later change there reach runs."""
+    """Wheels only, copied: a link into uv's cache would let a later change there reach runs.
+
+    `python_version`: for another Python than ours, which then cannot compile them."""
     command = [_uv(), "pip", "install", "--only-binary", ":all:", "--link-mode", "copy"]
     command += ["--no-progress", "--color", "never", "--python", base_interpreter()]
     command += ["--target", str(target)]
+    if python_version:
+        command += ["--python-version", python_version]
     if bytecode:
         command.append("--compile-bytecode")
     progress("resolving packages", None)

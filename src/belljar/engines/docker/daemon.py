@@ -15,7 +15,7 @@ import socket
 import stat
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from belljar.errors import EngineError, EngineUnavailable
@@ -167,9 +167,11 @@ class Daemon:
             raise
         return connection, rest
 
-    def send_file(self, path: str, file: int, *, query: Mapping[str, str], wait_s: float) -> bytes:
+    def send_file(
+        self, path: str, file: IO[bytes], *, query: Mapping[str, str], wait_s: float
+    ) -> bytes:
         """POSTs a tar archive; returns the answer's body, which may be a log of what was done."""
-        size = os.fstat(file).st_size
+        size = os.fstat(file.fileno()).st_size
         connection = self._socket()
         try:
             connection.settimeout(wait_s)
@@ -177,9 +179,7 @@ class Daemon:
             head = f"POST {path}?{urlencode(query)} HTTP/1.0\r\nHost: docker\r\n"
             head += f"Content-Type: application/x-tar\r\nContent-Length: {size}\r\n\r\n"
             connection.sendall(head.encode())
-            sent = 0
-            while sent < size and (count := os.sendfile(connection.fileno(), file, sent, 1 << 20)):
-                sent += count
+            connection.sendfile(file)
             answer = bytearray()
             while data := connection.recv(_RECEIVE):
                 answer += data

@@ -8,6 +8,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Coroutine, Mapping
+from dataclasses import replace
 from typing import Any
 
 from belljar.engines.base import Capabilities, Control, Ground
@@ -118,13 +119,13 @@ class DockerEngine:
     async def _make(self, ground: Ground, limits: Limits, *, waiting: bool) -> DockerWall:
         async with self._turns:
             facts = await self._prepared()
-            place = await self._place(ground, facts)
+            place = await self._place(ground)
             isolation = self._isolation(facts, place)
             self._check_required(isolation)
             title = f"belljar-{secrets.token_hex(8)}"
             inputs = self._owner.new_inputs(title) if facts.local else None
             try:
-                place = plan.with_inputs(place, inputs)
+                place = replace(place, inputs=inputs)
                 return await self._start(place, ground, limits, title, isolation, waiting=waiting)
             except BaseException:
                 if inputs:
@@ -180,37 +181,39 @@ class DockerEngine:
         self.walls.add(wall)
         return wall
 
-    async def _place(self, ground: Ground, facts: Facts) -> plan.Place:
+    async def _place(self, ground: Ground) -> plan.Place:
         """The image that has the environment; or the base image, with the host's folder in it."""
         settings = self._settings
-        own = available.image_of(ground.name, settings)
-        python, runtime = settings.docker_python, settings.docker_runtime
-        if await self._image(own):
-            return plan.Place(image=own, python=python, runtime=runtime)
-        base = available.image_of("base", settings)
-        missing = own if ground.name in settings.docker_images else base
-        if missing == own or not await self._image(base):
-            lack = available.no_image(missing, ground.name if missing == own else "base")
-            raise EnvironmentUnavailable(lack.why, hint=lack.hint)
-        if ground.folder is None:
+        own, base = (available.image_of(name, settings) for name in (ground.name, "base"))
+        if found := await self._image(own):
+            return self._standing(found, own)
+        if ground.name in settings.docker_images or ground.folder is None:
             lack = available.no_image(own, ground.name)
             raise EnvironmentUnavailable(lack.why, hint=lack.hint)
+        found = await self._image(base)
+        if not found:
+            lack = available.no_image(base, "base")
+            raise EnvironmentUnavailable(lack.why, hint=lack.hint)
+        place = self._standing(found, base)
+        return replace(place, folder=ground.folder, native=bool(ground.package_path))
+
+    def _standing(self, found: Mapping[str, Any], image: str) -> plan.Place:
+        labels = (found.get("Config") or {}).get("Labels") or {}
         return plan.Place(
-            image=base,
-            python=python,
-            runtime=runtime,
-            folder=ground.folder,
-            native=bool(ground.package_path),
+            image=image,
+            python=self._settings.docker_python,
+            runtime=self._settings.docker_runtime,
+            has_names="belljar.image" in labels,
         )
 
-    async def _image(self, image: str) -> bool:
+    async def _image(self, image: str) -> Mapping[str, Any] | None:
         if image in self._images:
-            return True
+            return self._images[image]
         try:
             found = await self.daemon.call("GET", f"/images/{name(image)}/json")
         except Refused as error:
             if error.status == 404:
-                return False
+                return None
             raise
         volumes = (found.get("Config") or {}).get("Volumes")
         if volumes:
@@ -218,8 +221,8 @@ class DockerEngine:
                 f"the image {image} declares volumes ({', '.join(volumes)})",
                 hint="they would be writable without any limit: make an image without VOLUME",
             )
-        self._images[image] = found
-        return True
+        self._images[image] = dict(found)
+        return self._images[image]
 
     # -- the daemon --------------------------------------------------------------------------------
 

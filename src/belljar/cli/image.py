@@ -1,0 +1,110 @@
+"""`belljar image`: what the engines with images of their own start from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from belljar.cli.say import say
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from belljar.settings import Settings
+
+EPILOG = """\
+\b
+Examples:
+  belljar image build
+  belljar image build base data
+  belljar image build base --suite trixie --method mmdebstrap
+"""
+
+app = typer.Typer(
+    help="Build the images that engines with images of their own start from.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog=EPILOG,
+)
+
+
+@app.command()
+def build(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="base (the default) or data."),
+    ] = None,
+    suite: Annotated[
+        str, typer.Option(help="Debian's release; by default the one with our version of Python.")
+    ] = "",
+    method: Annotated[
+        str, typer.Option(help="dockerfile, mmdebstrap, or auto: the first that works.")
+    ] = "auto",
+) -> int:
+    """Build Docker images: a small Debian with Python, and the data packages on top of it."""
+    from belljar.errors import InvalidRequest
+    from belljar.settings import Settings
+
+    wanted = names or ["base"]
+    for name in wanted:
+        if name not in ("base", "data"):
+            raise InvalidRequest(f"image: {name!r} is unknown", hint="known: base, data")
+    if method not in ("auto", "dockerfile", "mmdebstrap"):
+        raise InvalidRequest(
+            f"method: {method!r} is unknown", hint="known: auto, dockerfile, mmdebstrap"
+        )
+    for name in sorted(set(wanted)):  # base first
+        print(_docker(name, Settings(), suite=suite, method=method))
+    return 0
+
+
+def _docker(name: str, settings: Settings, *, suite: str, method: str) -> str:
+    from belljar.engines.docker import images
+    from belljar.engines.docker.daemon import Daemon, find_address
+
+    daemon = Daemon(find_address(settings.docker_host))
+    if name == "base":
+        chosen = suite or images.suite_for()
+        return images.build_base(daemon, settings, suite=chosen, method=method, say=say)
+    from belljar.environments import catalogue
+
+    folder = _packages(settings, images.suite_of(daemon, settings))
+    mount = catalogue.DATA.mount_path
+    return images.build_on_base(daemon, settings, name, folder, mount, say=say)
+
+
+def _packages(settings: Settings, suite: str | None) -> Path:
+    """The data packages for the base image's Python: the environment's own folder, if it fits."""
+    import os
+    import sys
+
+    from belljar.cli.progress import Bar
+    from belljar.engines.docker import images
+    from belljar.environments import build as builder
+    from belljar.environments import catalogue, install
+
+    ours = sys.version_info[:2]
+    theirs = images.python_of(suite) if suite else ours
+    progress = Bar(title=catalogue.DATA.name)
+    try:
+        if theirs == ours:
+            return builder.build(catalogue.DATA, settings, progress=progress.update)
+        version = "{}.{}".format(*theirs)
+        folder = settings.home.absolute() / "images" / f"data-{version}"
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            install.install_packages(
+                catalogue.DATA.packages,
+                folder,
+                bytecode=False,
+                lock_fd=lock,
+                progress=progress.update,
+                python_version=version,
+            )
+        finally:
+            os.close(lock)
+        return folder
+    finally:
+        progress.close()
