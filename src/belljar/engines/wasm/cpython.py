@@ -43,9 +43,13 @@ class CPython:
         begin(self._zygote.store)
         self._leave(0)
 
+    def born(self) -> bytes:
+        """Waits and forks (see the module `zygote`): what to do first in the new sandbox."""
+        order = self._zygote.fork(self.wasi)
+        return json.dumps({"rehearse": order["rehearse"]}).encode()
+
     def order(self) -> bytes:
-        """Waits and forks; see the module `zygote`."""
-        run = self._zygote.fork(self.wasi)
+        run = self._zygote.take_order(self.wasi)
         return json.dumps({"path": run["path"], "env": run["env"]}).encode()
 
     def report(self, data: bytes) -> None:
@@ -95,16 +99,17 @@ class _Control(_Standard):
     def __init__(self, interpreter: CPython, zygote: Zygote) -> None:
         super().__init__(zygote, "stdin")
         self._interpreter = interpreter
-        self._order: bytes | None = None
-        self._told = False
+        self._coming = [interpreter.order, interpreter.born]
+        self._message: bytes | None = None
 
     def read(self, count: int) -> bytes:
-        if self._told:
-            return super().read(count)
-        if self._order is None:
-            self._order = self._interpreter.order()
-        piece, self._order = self._order[:count], self._order[count:]
-        self._told = not piece  # its end; the next to read is the code
+        """Each message ends like a file; after the last the next to read is the code."""
+        if self._message is None:
+            if not self._coming:
+                return super().read(count)
+            self._message = self._coming.pop()()
+        piece, rest = self._message[:count], self._message[count:]
+        self._message = rest if piece else None
         return piece
 
     def write(self, data: bytes) -> None:

@@ -69,7 +69,7 @@ class WasmEngine:
 
     async def create(self, ground: Ground, limits: Limits, *, waiting: bool) -> WasmWall:
         """Not to be cancelled half-way: the zygote's answer would be taken for the next one's."""
-        making = asyncio.ensure_future(self._make(ground, limits))
+        making = asyncio.ensure_future(self._make(ground, limits, waiting=waiting))
         self._making.add(making)
         making.add_done_callback(self._making.discard)
         try:
@@ -78,7 +78,7 @@ class WasmEngine:
             making.add_done_callback(_unwanted)
             raise
 
-    async def _make(self, ground: Ground, limits: Limits) -> WasmWall:
+    async def _make(self, ground: Ground, limits: Limits, *, waiting: bool) -> WasmWall:
         runtime = runtimes.BY_ENVIRONMENT.get(ground.name)
         if runtime is None:
             raise EngineUnavailable(
@@ -87,14 +87,14 @@ class WasmEngine:
             )
         zygote = await self._zygote(runtime)
         try:
-            return await self._make_from(zygote, limits)
+            return await self._make_from(zygote, limits, waiting=waiting)
         except EngineError:
             if zygote.alive:
                 raise
         # Killed from outside, perhaps long ago. No code has run yet, so a new one may take over.
-        return await self._make_from(await self._zygote(runtime), limits)
+        return await self._make_from(await self._zygote(runtime), limits, waiting=waiting)
 
-    async def _make_from(self, zygote: Zygote, limits: Limits) -> WasmWall:
+    async def _make_from(self, zygote: Zygote, limits: Limits, *, waiting: bool) -> WasmWall:
         isolation = _isolation(zygote)
         self._check_required(isolation)
         try:
@@ -105,7 +105,10 @@ class WasmEngine:
             ) from error
         try:
             pidfd = await zygote.spawn(
-                theirs, disk_bytes=limits.disk_bytes, disk_files=limits.disk_files
+                theirs,
+                disk_bytes=limits.disk_bytes,
+                disk_files=limits.disk_files,
+                rehearse=waiting,
             )
         except BaseException:
             ours.close()

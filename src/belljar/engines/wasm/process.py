@@ -76,9 +76,11 @@ class Zygote:
         ready = born["ready"]
         return cls(control, process, identity=ready["identity"], memory_bytes=ready["memory_bytes"])
 
-    async def spawn(self, stream: socket.socket, *, disk_bytes: int, disk_files: int) -> int:
+    async def spawn(
+        self, stream: socket.socket, *, disk_bytes: int, disk_files: int, rehearse: bool
+    ) -> int:
         """A new sandbox on `stream`, which is closed here; returns its pidfd."""
-        order = {"disk_bytes": disk_bytes, "disk_files": disk_files}
+        order = {"disk_bytes": disk_bytes, "disk_files": disk_files, "rehearse": rehearse}
         async with self._turn:
             try:
                 with stream:

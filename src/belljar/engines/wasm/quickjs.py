@@ -84,7 +84,8 @@ class QuickJs:
         self._offer_host()
         built_in = self._text(self._evaluate(self._boot, "boot.js"))
         self._built_in = json.loads(built_in)
-        order = self._zygote.fork(self.wasi)
+        self._zygote.fork(self.wasi)
+        order = self._zygote.take_order(self.wasi)
         self._path, self._env = order["path"], order["env"]
         self._begun = time.monotonic()
         self._leave(self._run())

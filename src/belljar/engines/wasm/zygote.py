@@ -53,6 +53,7 @@ class Zygote:
         self._configuration = configuration
         self._identity = ""
         self._pid = os.getpid()
+        self._disk_bytes = 0
         self.store: wasmtime.Store
         self.linker: wasmtime.Linker
         self.memory: wasmtime.Memory
@@ -111,7 +112,7 @@ class Zygote:
         return exports
 
     def fork(self, wasi: calls.Wasi) -> dict[str, Any]:
-        """Serves the host. Returns in each sandbox, with its order."""
+        """Serves the host. Returns in each sandbox, with what it was made for."""
         gc.collect()
         gc.freeze()
         if len(os.listdir("/proc/self/task")) != 1:
@@ -129,7 +130,8 @@ class Zygote:
                     os._exit(0)
                 order, stream = self._answer()
                 if stream >= 0:
-                    return self._sandbox(order, stream, wasi)
+                    self._sandbox(order, stream, wasi)
+                    return order
 
     def _answer(self) -> tuple[dict[str, Any], int]:
         order, (stream,) = messages.receive(self._control)
@@ -147,7 +149,7 @@ class Zygote:
 
     # -- a sandbox -------------------------------------------------------------------------------
 
-    def _sandbox(self, order: dict[str, Any], stream: int, wasi: calls.Wasi) -> dict[str, Any]:
+    def _sandbox(self, order: dict[str, Any], stream: int, wasi: calls.Wasi) -> None:
         self._control.detach()
         os.dup2(stream, 3, inheritable=False)
         for descriptor in range(3):
@@ -155,13 +157,19 @@ class Zygote:
         os.closerange(4, 1 << 16)
         quota = self.files.quota
         quota.bytes_left, quota.files_left = order["disk_bytes"], order["disk_files"]
-        self.worker = worker = Worker(3, self.files)
+        self._disk_bytes = order["disk_bytes"]
+        self.worker = Worker(3, self.files)
         confine.confine(self._program, self._pid)
-        wasi.restart_clock()
+
+    def take_order(self, wasi: calls.Wasi) -> dict[str, Any]:
+        """In a sandbox: waits for its run, and puts that run's limits in force."""
+        worker = self.worker
+        assert worker is not None
         run = worker.wait_for_order()
         limit = run["watch_memory_bytes"]
         self.store.set_limits(memory_size=limit)
-        confine.bound_memory(limit, order["disk_bytes"])
+        confine.bound_memory(limit, self._disk_bytes)
+        wasi.restart_clock()
         wasi.open_files = run["rlimits"]["RLIMIT_NOFILE"]
         worker.begin(lambda: self.memory.data_len(self.store), limit)
         return run

@@ -175,6 +175,49 @@
     }
   };
 
+  class Buffer extends Uint8Array {
+    static from(data, encoding = "utf8") {
+      if (typeof data !== "string") return new Buffer(data instanceof ArrayBuffer ? data : [...data]);
+      if (encoding === "hex") return new Buffer((data.match(/../g) || []).map((pair) => parseInt(pair, 16)));
+      if (encoding === "base64") return Buffer.from(atob(data), "latin1");
+      return new Buffer(bytes(encoding === "latin1" || encoding === "binary" ? data : utf8(data)));
+    }
+    static alloc(size, fill = 0) {
+      return new Buffer(size).fill(fill);
+    }
+    static concat(list) {
+      return Buffer.from(list.flatMap((item) => [...item]));
+    }
+    static isBuffer(value) {
+      return value instanceof Buffer;
+    }
+    static byteLength(text) {
+      return utf8(text).length;
+    }
+    toString(encoding = "utf8") {
+      if (encoding === "hex") return Array.from(this, (byte) => byte.toString(16).padStart(2, "0")).join("");
+      if (encoding === "base64") return btoa(binary(this));
+      return encoding === "latin1" || encoding === "binary" ? binary(this) : decode(binary(this));
+    }
+  }
+
+  // The engine was seeded before it was forked; every sandbox needs numbers of its own (sfc32).
+  function seeded() {
+    let [a, b, c, d] = new Uint32Array(bytes(host.random("16")).buffer);
+    const next = () => {
+      const t = (((a + b) | 0) + d) | 0;
+      d = (d + 1) | 0;
+      a = b ^ (b >>> 9);
+      b = (c + (c << 3)) | 0;
+      c = ((c << 21) | (c >>> 11)) + t | 0;
+      return t >>> 0;
+    };
+    for (let i = 0; i < 16; i++) next();
+    return function random() {
+      return (next() * 0x200000 + (next() >>> 11)) / 0x20000000000000;
+    };
+  }
+
   class Exit {}
   let order = { path: "/workspace/main.js", env: {} };
   const process = {
@@ -268,10 +311,10 @@
     readFileSync: (file, options) => {
       if (isInput(file)) {
         const text = host.input();
-        return encoding(options) ? decode(text) : bytes(text);
+        return encoding(options) ? decode(text) : Buffer.from(text, "latin1");
       }
       return failing(
-        () => (encoding(options) ? host.readText(String(file)) : bytes(host.read(String(file)))),
+        () => (encoding(options) ? host.readText(String(file)) : Buffer.from(host.read(String(file)), "latin1")),
         file,
       );
     },
@@ -334,7 +377,28 @@
     },
   });
 
-  const builtIn = { fs, "fs/promises": fs.promises, path, process, assert, util: { inspect, format } };
+  const webcrypto = {
+    getRandomValues: (array) => {
+      const random = bytes(host.random(String(array.byteLength)));
+      new Uint8Array(array.buffer, array.byteOffset, array.byteLength).set(random);
+      return array;
+    },
+    randomUUID: () => {
+      const b = Buffer.from(host.random("16"), "latin1");
+      b[6] = (b[6] & 15) | 64;
+      b[8] = (b[8] & 63) | 128;
+      const hex = b.toString("hex");
+      return [hex.slice(0, 8), hex.slice(8, 12), hex.slice(12, 16), hex.slice(16, 20), hex.slice(20)].join("-");
+    },
+  };
+  const crypto = {
+    ...webcrypto,
+    webcrypto,
+    randomBytes: (count) => webcrypto.getRandomValues(new Buffer(count)),
+    randomInt: (low, high) => (high === undefined ? Math.floor(Math.random() * low) : low + Math.floor(Math.random() * (high - low))),
+  };
+
+  const builtIn = { crypto, buffer: { Buffer }, fs, "fs/promises": fs.promises, path, process, assert, util: { inspect, format } };
   const loaded = new Map();
 
   function requireFrom(folder) {
@@ -367,6 +431,7 @@
       order = JSON.parse(host.start());
       process.env = order.env;
       process.argv[1] = order.path;
+      Math.random = seeded();
     },
     // What a script finds around it; a module does without.
     main: () => {
@@ -394,19 +459,7 @@
   hidden("clearImmediate", clear);
   hidden("TextEncoder", class TextEncoder { encode(text = "") { return bytes(utf8(text)); } });
   hidden("TextDecoder", class TextDecoder { decode(data = new Uint8Array()) { return decode(content(data)); } });
-  hidden("crypto", {
-    getRandomValues: (array) => {
-      const random = bytes(host.random(String(array.byteLength)));
-      new Uint8Array(array.buffer, array.byteOffset, array.byteLength).set(random);
-      return array;
-    },
-    randomUUID: () => {
-      const b = bytes(host.random("16"));
-      b[6] = (b[6] & 15) | 64;
-      b[8] = (b[8] & 63) | 128;
-      const hex = Array.from(b, (byte) => byte.toString(16).padStart(2, "0")).join("");
-      return [hex.slice(0, 8), hex.slice(8, 12), hex.slice(12, 16), hex.slice(16, 20), hex.slice(20)].join("-");
-    },
-  });
+  hidden("crypto", webcrypto);
+  hidden("Buffer", Buffer);
   return JSON.stringify(Object.fromEntries(Object.entries(builtIn).map(([name, module]) => [name, Object.keys(module)])));
 })();

@@ -206,8 +206,10 @@ class FileSystem:
         stack: list[tuple[str, Folder]] = [("", folder)]
         while stack:
             prefix, here = stack.pop()
-            for name in sorted(here.entries, key=os.fsencode):
-                node = here.entries[name]
+            # A copy, taken at once: the code may still be running when this is asked.
+            entries = dict(here.entries)
+            for name in sorted(entries, key=os.fsencode):
+                node = entries[name]
                 if isinstance(node, Folder):
                     stack.append((prefix + name + "/", node))
                 else:
@@ -268,6 +270,8 @@ class FileSystem:
     # -- the guest's changes ---------------------------------------------------------------------
 
     def create(self, folder: Folder, name: str) -> File:
+        if name in folder.entries:
+            raise WasiError(abi.EEXIST)
         self._changeable(folder)
         self.quota.take_file()
         file = File()
