@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from belljar.errors import InvalidRequest
 from belljar.model import GIB, MIB, Limits
@@ -55,6 +56,15 @@ class Settings:
     """Controls that must be in force, by their name in a result's `isolation`; else an error."""
     build_environments: bool = True
     """Build a missing environment on first use; if False, that is an error saying how to."""
+    packages_allowed: tuple[str, ...] | Literal["any"] = (":common:",)
+    """What `packages=` may name: names, patterns such as "types-*", ":common:" for Belljar's own
+    list, or "any". Their dependencies come along."""
+    package_bytes: int = GIB
+    """The most that one set of packages may take on disk."""
+    package_build_s: float = 300.0
+    """The longest that resolving and installing a set may take."""
+    layers_bytes: int = 20 * GIB
+    """What all sets together may take on disk; then no new one is built."""
     docker_host: str = ""
     """Where Docker's daemon listens, unix:///path or tcp://host:port; empty: DOCKER_HOST, or the
     usual sockets of Docker and Podman."""
@@ -64,6 +74,19 @@ class Settings:
     """Environment → image; those not named are belljar/<environment>."""
     docker_python: str = "/usr/bin/python3"
     """The interpreter in the images, 3.9 or newer."""
+    gvisor_runsc: str = ""
+    """gVisor's program; empty: BELLJAR_RUNSC, or `runsc` on PATH."""
+    gvisor_platform: str = ""
+    """How gVisor gets hold of system calls, systrap or ptrace; empty: the best that it has."""
+
+    microvm_program: str = ""
+    """QEMU; empty: `qemu-system-x86_64` on PATH."""
+    microvm_accelerator: str = "auto"
+    """kvm, tcg (emulation), or auto: kvm where a machine really starts with it."""
+    microvm_memory_bytes: int = 4 * GIB
+    """The most that a run in a microVM can have: its machine is that large, whatever it uses."""
+    microvm_cpus: int = 0
+    """Virtual CPUs of a machine; 0: two with kvm, one with tcg."""
 
     def __post_init__(self) -> None:
         for name, least in (("pool_size", 0), ("pool_maximum", 0), ("concurrency", 1)):

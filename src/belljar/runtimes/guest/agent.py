@@ -515,9 +515,10 @@ class _Agent:
         self._send(protocol.message(protocol.END, end))
 
     def _used(self, run: _Run) -> dict:  # type: ignore[type-arg]
+        reaped_ms = _cpu_ms() - run.cpu_ms_before
         return {
             "watched": run.watched.summary() if run.watched else None,
-            "cpu_ms": _cpu_ms() - run.cpu_ms_before + (watch.living_cpu_ms() if run.watched else 0),
+            "cpu_ms": run.watched.cpu_ms(reaped_ms) if run.watched else reaped_ms,
         }
 
     def _next_stage(self, run: _Run) -> None:

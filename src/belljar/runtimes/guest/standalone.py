@@ -177,7 +177,9 @@ def _copied(configuration: dict, harden: Callable[[], None]) -> None:  # type: i
     """The runner's part of `_sleep`."""
     harden()
     os.write(3, b"s")
-    if os.read(3, 1) == REHEARSE:
+    wish = os.read(3, 1)
+    runner.reseed()
+    if wish == REHEARSE:
         runner.rehearse(configuration["rehearsal"])
 
 

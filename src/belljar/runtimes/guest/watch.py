@@ -56,6 +56,10 @@ class Watched:
         self._next_tell = now + TELL_MS / 1000
         return True
 
+    def cpu_ms(self, reaped_ms: int) -> int:
+        """`reaped_ms`: what processes used that have ended."""
+        return reaped_ms + living_cpu_ms()
+
     def summary(self) -> dict:  # type: ignore[type-arg]
         # A short program may end between two looks; its largest process the kernel remembers.
         largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
