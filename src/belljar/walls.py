@@ -54,7 +54,7 @@ class Walls:
                 capabilities=registry.capabilities,
                 why_not=lambda name: registry.why_not(name, settings),
                 allowed=lambda name: not settings.engines or name in settings.engines,
-                docker_runtime=getattr(settings, "docker_runtime", None) or "",
+                docker_runtime=settings.docker_runtime,
             )
         elif settings.engines and engine not in settings.engines:
             raise InvalidRequest(

@@ -448,13 +448,13 @@ def processes_with(mark: str) -> list[str]:
 def test_without_arguments_there_is_help() -> None:
     done = belljar()
     assert done.returncode == 0
-    for verb in (b"run", b"doctor", b"prove", b"env", b"version"):
+    for verb in (b"run", b"engines", b"doctor", b"prove", b"env", b"version"):
         assert verb in done.stdout
 
 
 @pytest.mark.parametrize(
     "verb",
-    [["run"], ["doctor"], ["prove"], ["env"], ["env", "list"], ["env", "build"], ["version"]],
+    [["run"], ["engines"], ["doctor"], ["prove"], ["env"], ["env", "list"], ["env", "build"]],
 )
 def test_every_verb_has_help(verb: list[str]) -> None:
     for flag in ("--help", "-h"):
@@ -463,7 +463,7 @@ def test_every_verb_has_help(verb: list[str]) -> None:
         assert b"\x1b" not in done.stdout and b"[[" not in done.stdout
 
 
-@pytest.mark.parametrize("verb", ["run", "doctor", "prove", "env"])
+@pytest.mark.parametrize("verb", ["run", "engines", "doctor", "prove", "env"])
 def test_help_has_examples(verb: str) -> None:
     assert f"\n    belljar {verb}".encode() in belljar(verb, "--help").stdout
 

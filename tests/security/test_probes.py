@@ -16,7 +16,7 @@ from belljar.probes.fixtures import Fixtures
 from belljar.probes.prove import judge
 from belljar.probes.prover import Prover
 
-APPLICABLE = [probe for probe in load() if not probe.needs and "jail" in probe.engines]
+APPLICABLE = [probe for probe in load() if not probe.needs]
 # What another way into the sandbox could leave open that the forked interpreter does not.
 INSIDE = [p for p in APPLICABLE if p.judge == "inside" and p.language == "python"]
 WITHOUT_A_WALL = [probe for probe in load() if probe.unwalled]

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from belljar.engines import registry
 from belljar.model import Result, Status
 from belljar.probes import Probe, judges, load
 from belljar.probes.fixtures import BY_JUDGE, CAPS, KNOWN, LATER, PLACES, PLANTED, Fixtures
-from belljar.probes.probe import ENGINES, INSIDE
+from belljar.probes.probe import INSIDE
 from belljar.probes.prove import Proven, Report, choose
 from belljar.probes.verdict import read
 
@@ -65,7 +66,8 @@ def test_only_what_has_no_subject_yet_is_put_off() -> None:
 def test_row_is_whole(probe: Probe) -> None:
     assert probe.id.startswith(PREFIX[probe.boundary] + "-")
     assert probe.title and probe.expected and probe.source and probe.broken_when
-    assert set(probe.engines) <= set(ENGINES)
+    assert set(probe.not_behind) <= set(registry.BUILT_IN) - {"jail"}, "the jail holds them all"
+    assert all(probe.not_behind.values()), "a reason for each"
     assert set(probe.fixtures) <= KNOWN
     assert probe.runs >= 1
     if probe.judge != INSIDE:

@@ -12,6 +12,9 @@ from belljar.environments.choose import choose
 from belljar.errors import BelljarError
 from belljar.runtimes import languages
 
+JAIL_SERVES = frozenset({"fastest", "files", "any_language"})
+"""Needs that the jail will be chosen for."""
+
 
 def begin(code: str, options: Mapping[str, Any]) -> None:
     """Launches the bare interpreter if that is what the run will take; a wrong guess is undone."""
@@ -20,7 +23,8 @@ def begin(code: str, options: Mapping[str, Any]) -> None:
         if environment == "auto":
             language = languages.get(options["language"])
             environment = choose(code, language, files=options["files"])
-        if environment == BASE.name and options["engine"] in ("auto", "jail"):
+        light = options["engine"] in ("auto", "jail") and JAIL_SERVES.issuperset(options["need"])
+        if environment == BASE.name and light:
             launch.begin(Ground(name=BASE.name, mount=BASE.mount_path))
     except BelljarError:
         pass  # whoever asks next meets the same error, and tells

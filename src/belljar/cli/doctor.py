@@ -19,17 +19,21 @@ Exit status: 0 when a sandbox can be built here, 1 when something essential does
 \b
 Examples:
   belljar doctor
+  belljar doctor --engine docker
   belljar doctor --json | python3 -m json.tool
 """
 
 
 def doctor(
+    engine: Annotated[
+        str, typer.Option(metavar="NAME", help="The wall whose parts to try.")
+    ] = "jail",
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> int:
     """Try every part of the wall on this machine, and say what to do about what fails."""
     from belljar.settings import Settings
 
-    findings = examine(Settings())
+    findings = examine(Settings(), engine)
     if json:
         from json import dumps
 
@@ -39,12 +43,14 @@ def doctor(
     return 0 if findings["ok"] else 1
 
 
-def examine(settings: Settings) -> dict[str, Any]:
-    from belljar.engines import registry
+def examine(settings: Settings, engine: str) -> dict[str, Any]:
+    from belljar.cli.engines import survey
 
-    controls = [*registry.create("jail", settings).controls(), whole_sandbox(settings)]
+    controls = [*parts(settings, engine), whole_sandbox(settings, engine)]
     return {
         "ok": all(control.works or not control.essential for control in controls),
+        "engine": engine,
+        "engines": survey(settings),
         "controls": [dataclasses.asdict(control) for control in controls],
         "languages": _languages(settings),
         "environments": environments(settings),
@@ -53,7 +59,23 @@ def examine(settings: Settings) -> dict[str, Any]:
     }
 
 
-def whole_sandbox(settings: Settings) -> Control:
+def parts(settings: Settings, engine: str) -> list[Control]:
+    """The controls of an engine; one that cannot even be made has a single line."""
+    from belljar.engines import registry
+    from belljar.engines.base import Control
+    from belljar.errors import EngineError, Unavailable
+
+    try:
+        return registry.create(engine, settings).controls()
+    except (EngineError, Unavailable) as error:
+        why = f"{error.message}. {error.hint}" if error.hint else error.message
+    except ImportError as error:  # a library of the engine's, which is an extra
+        missing = registry.why_not(engine, settings)
+        why = f"{missing.why}. {missing.hint}" if missing else str(error)
+    return [Control(name="engine", mechanism=engine, works=False, hint=why)]
+
+
+def whole_sandbox(settings: Settings, engine: str) -> Control:
     """The proof of the pudding: all controls together, once, for real."""
     from belljar.engines.base import Control
     from belljar.errors import BelljarError
@@ -62,7 +84,7 @@ def whole_sandbox(settings: Settings) -> Control:
     name, mechanism = "sandbox", "all of it together"
     try:
         with Belljar(dataclasses.replace(settings, pool_size=0)) as jar:
-            result = jar.run("print(1)", environment="base")
+            result = jar.run("print(1)", environment="base", engine=engine)
     except BelljarError as error:
         why = f"{error.message}. {error.hint}" if error.hint else error.message
         return Control(name=name, mechanism=mechanism, works=False, hint=why)
@@ -133,7 +155,8 @@ def _draw(findings: dict[str, Any]) -> None:
     from rich.markup import escape
 
     console = Console(highlight=False)
-    console.print(_control_table(findings["controls"]))
+    console.print(_control_table(findings["controls"], findings["engine"]))
+    _draw_engines(console, findings["engines"])
     console.print(environment_table(findings["environments"]))
     for language in findings["languages"]:
         state = "ready" if language["ready"] else "built on first use"
@@ -141,18 +164,30 @@ def _draw(findings: dict[str, Any]) -> None:
     versions = ", ".join(f"{name} {text}" for name, text in findings["versions"].items())
     console.print(f"\nData directory: {escape(findings['home'])}\n{escape(versions)}")
     console.print(
-        "[green]Sandboxes work here.[/]"
+        f"[green]Sandboxes work here, behind the {findings['engine']}.[/]"
         if findings["ok"]
-        else "[bold red]Sandboxes do not work here:[/] see ✗ above."
+        else f"[bold red]The {findings['engine']} does not work here:[/] see ✗ above."
     )
 
 
-def _control_table(controls: list[dict[str, Any]]) -> Any:
+def _draw_engines(console: Any, engines: list[dict[str, Any]]) -> None:
+    from belljar.cli.engines import print_missing
+
+    console.print("  [italic]Engines[/]")
+    for row in engines:
+        if row["available"]:
+            console.print(f"[green]✓ {row['name']}[/]: {row['purpose']}")
+        else:
+            print_missing(console, row)
+    console.print()
+
+
+def _control_table(controls: list[dict[str, Any]], engine: str) -> Any:
     from rich import box
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, title="Controls", title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, title=f"Controls of the {engine}", title_justify="left")
     for name in ("control", "works", "mechanism", "what to do"):
         table.add_column(name, no_wrap=name in ("control", "works"), overflow="fold")
     said: set[str] = set()

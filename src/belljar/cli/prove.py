@@ -9,15 +9,17 @@ import typer
 from belljar.cli.say import say
 
 if TYPE_CHECKING:
+    from belljar.engines.base import Missing
     from belljar.probes import Proven, Report
 
 EPILOG = """\
-Exit status: 0 when every probe that applies here held, 1 when one is broken (or none applies),
+Exit status: 0 when every probe that applies held, 1 when one is broken (or none applies),
 125 when no sandbox could be started, 2 for a mistake in the arguments.
 
 \b
 Examples:
   belljar prove
+  belljar prove --engine all
   belljar prove --list
   belljar prove --only PV-17,network
   belljar prove --json > proof.json
@@ -26,7 +28,10 @@ USAGE = 2
 
 
 def prove(
-    engine: Annotated[str, typer.Option(metavar="NAME", help="The wall: auto, jail.")] = "auto",
+    engine: Annotated[
+        str,
+        typer.Option(metavar="NAME,…", help="The walls: auto, names, or all that work here."),
+    ] = "auto",
     only: Annotated[
         str,
         typer.Option(metavar="ID,…", help="Only these probes, by id or boundary. Default: all."),
@@ -36,10 +41,15 @@ def prove(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> int:
-    """Attack the wall on this machine, and print what held."""
+    """Attack the walls on this machine, and print what held."""
     chosen = [name.strip() for name in only.split(",") if name.strip()]
+    engines = [name.strip() for name in engine.split(",") if name.strip()] or ["auto"]
     try:
-        return _list(chosen, json=json) if list_ else _prove(chosen, engine=engine, json=json)
+        if list_:
+            return _list(chosen, json=json)
+        if engines == ["all"] or len(engines) > 1:
+            return _prove_several(chosen, engines, json=json)
+        return _prove_one(chosen, engines[0], json=json)
     except ValueError as error:
         say(str(error), hint="belljar prove --list names them all")
         return USAGE
@@ -60,21 +70,8 @@ def _list(chosen: list[str], *, json: bool) -> int:
     return 0
 
 
-def _prove(chosen: list[str], *, engine: str, json: bool) -> int:
-    from belljar import probes
-    from belljar.cli.progress import Bar
-    from belljar.jar import Belljar
-
-    progress = Bar(title="proving")
-
-    def step(item: Proven, done: int, total: int) -> None:
-        progress.update(item.probe.boundary, done / total)
-
-    try:
-        with Belljar(on_progress=progress.update) as jar:
-            report = probes.prove(jar, engine=engine, on_progress=step, only=chosen or None)
-    finally:
-        progress.close()
+def _prove_one(chosen: list[str], engine: str, *, json: bool) -> int:
+    report = _prove(chosen, engine)
     if json:
         from json import dumps
 
@@ -82,6 +79,54 @@ def _prove(chosen: list[str], *, engine: str, json: bool) -> int:
     else:
         _draw(report)
     return 0 if report.ok else 1
+
+
+def _prove_several(chosen: list[str], engines: list[str], *, json: bool) -> int:
+    """All there are, or those named: one that does not work here is told, not left out."""
+    from belljar.engines import registry
+    from belljar.settings import Settings
+
+    reports: dict[str, Report] = {}
+    missing: dict[str, Missing] = {}
+    for name in registry.names() if engines == ["all"] else engines:
+        if problem := registry.why_not(name, Settings()):
+            missing[name] = problem
+        else:
+            reports[name] = _prove(chosen, name)
+    ok = bool(reports) and all(report.ok for report in reports.values())
+    if engines != ["all"]:
+        ok = ok and not missing
+    if json:
+        from json import dumps
+
+        found = {
+            "ok": ok,
+            "reports": {name: report.to_dict() for name, report in reports.items()},
+            "unavailable": {name: vars(problem) for name, problem in missing.items()},
+        }
+        print(dumps(found, indent=2))
+    else:
+        from belljar.cli.proofs import draw
+
+        draw(reports, missing)
+    return 0 if ok else 1
+
+
+def _prove(chosen: list[str], engine: str) -> Report:
+    from belljar import probes
+    from belljar.cli.progress import Bar
+    from belljar.jar import Belljar
+
+    progress = Bar(title="proving" if engine == "auto" else f"proving {engine}")
+
+    def step(item: Proven, done: int, total: int) -> None:
+        progress.update(item.probe.boundary, done / total)
+
+    try:
+        with Belljar(on_progress=progress.update) as jar:
+            return probes.prove(jar, engine=engine, on_progress=step, only=chosen or None)
+    finally:
+        progress.close()
 
 
 def _draw(report: Report) -> None:
@@ -96,9 +141,8 @@ def _draw(report: Report) -> None:
         # The detail is what hostile code printed.
         detail = escape(harmless(item.detail))
         console.print(f"[bold red]✗ {item.probe.id}[/] {escape(item.probe.title)}\n    {detail}")
-    for item in report.inapplicable:
-        detail = escape(harmless(item.detail))
-        console.print(f"[yellow]~ {item.probe.id}[/] not tried here: {detail}")
+    for why, ids in report.reasons().items():
+        console.print(f"[yellow]~ {', '.join(ids)}[/] not tried here: {escape(harmless(why))}")
     held, tried = len(report.held), len(report.held) + len(report.broken)
     colour = "green" if report.ok else "bold red"
     console.print(

@@ -28,7 +28,21 @@ OPTIONS = (
         "Its packages: auto, base, data …",
         default="auto",
     ),
-    Option("engine", "--engine", "NAME", "The wall: auto, jail.", default="auto"),
+    Option(
+        "engine",
+        "--engine",
+        "NAME",
+        "The wall: auto, jail, docker, gvisor, microvm, wasm …",
+        default="auto",
+    ),
+    Option(
+        "need",
+        "--need",
+        "NEED",
+        "What to choose it by: fastest, strongest, files, network, any_language, no_io."
+        " Repeatable.",
+        "many",
+    ),
     Option("timeout", "--timeout -t", "SECONDS", "Wall time. Default: 30."),
     Option("memory", "--memory -m", "SIZE", "Memory of all its processes. Default: 512M."),
     Option("cpus", "--cpus", "CORES", "Share of cores. Default: 1."),
@@ -78,6 +92,7 @@ Examples:
   belljar run -c "print(6 * 7)"
   belljar run script.ts --timeout 5 --memory 256M
   belljar run plot.py --input table.csv --output results/
+  belljar run unknown.py --need strongest
   echo hello | belljar run -c "print(input().upper())"
   belljar run - --language bash < script.sh
 """
@@ -95,6 +110,7 @@ def run(
     language: str | None,
     environment: str,
     engine: str,
+    need: list[str],
     timeout: str | None,
     memory: str | None,
     cpus: str | None,
@@ -132,6 +148,7 @@ def run(
         "language": language or guess_language(file),
         "environment": environment,
         "engine": engine,
+        "need": tuple(name for item in need for name in item.split(",")),
         "env": variables(env),
         "files": read_files("--file", files),
         "inputs": read_files("--input", inputs),
@@ -172,6 +189,8 @@ def _run(
         ahead.abandon()
     if json:
         print(result.to_json(), flush=True)
+    if options["need"] and not json:
+        say(f"behind {result.engine}: {result.engine_reason}")
     for line in verdict.explain(result, requested_limits(settings, limits)):
         say(line)
     if output is not None:

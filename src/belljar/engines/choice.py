@@ -91,14 +91,14 @@ def choose(
 ) -> Choice:
     """The first engine in the order that can do what is wanted and works on this machine."""
     order = ORDERS[next((need for need in ORDERS if need in wanted.needs), "")]
-    unfit: list[str] = []
+    unfit: dict[str, list[str]] = {}
     missing: list[tuple[str, Missing]] = []
     for row, reason in order:
         name, _, runtime = row.partition("+")
         if not allowed(name) or (runtime and not docker_runtime.startswith(runtime)):
             continue
         if lack := lacks(capabilities(name), wanted):
-            unfit.append(f"{name} {lack}")
+            unfit.setdefault(lack, []).append(name)
         elif problem := why_not(name):
             missing.append((name, problem))
         else:
@@ -109,8 +109,9 @@ def choose(
             + "; ".join(f"{name}: {problem.why}" for name, problem in missing),
             hint=f"for {missing[0][0]}: {missing[0][1].hint}" if missing[0][1].hint else "",
         )
+    reasons = [f"{', '.join(dict.fromkeys(names))} {lack}" for lack, names in unfit.items()]
     raise Unsupported(
-        f"no engine can do this: {'; '.join(dict.fromkeys(unfit)) or 'none is allowed'}",
+        f"no engine can do this: {'; '.join(reasons) or 'the operator allows none of them'}",
         hint="belljar engines shows what each can do",
     )
 
@@ -137,18 +138,18 @@ def lacks(can: Capabilities, wanted: Wanted) -> str:
     """What of it an engine cannot do, to be read after its name; empty when it can."""
     for need in wanted.needs:
         if need in REQUIREMENTS and not REQUIREMENTS[need][0](can):
-            return f"does not have {REQUIREMENTS[need][1]} (need={need!r})"
+            return f"cannot give {REQUIREMENTS[need][1]} (need={need!r})"
     if can.languages is not None and wanted.language not in can.languages:
-        return f"does not run {wanted.language}, only {', '.join(sorted(can.languages))}"
+        return f"cannot run {wanted.language}, only {', '.join(sorted(can.languages))}"
     if can.environments is not None and wanted.environment not in can.environments:
         known = ", ".join(sorted(can.environments))
-        return f"does not have the environment {wanted.environment!r}, only {known}"
+        return f"cannot give the environment {wanted.environment!r}, only {known}"
     if wanted.fresh_exec and not can.fresh_exec:
         return "cannot execute a new interpreter for each run (fresh_exec)"
     if wanted.live_stdin and not can.live_stdin:
         return "cannot take standard input while the code runs (stdin_descriptor); stdin works"
     if wanted.processes and not can.processes:
-        return "has no processes to limit (processes)"
+        return "cannot start processes (processes)"
     if wanted.files and not can.files:
-        return "takes no files (files, inputs)"
+        return "cannot take files (files, inputs)"
     return ""

@@ -1,4 +1,5 @@
-"""The catalogue: one script per probe, one table (TOML) per boundary."""
+"""The catalogue: one script per probe, one table (TOML) per boundary, and `behind.toml`: what does
+not apply behind which wall, with the reason."""
 
 from __future__ import annotations
 
@@ -18,7 +19,6 @@ LANGUAGES = {
     ".go": "go",
     ".sh": "bash",
 }
-ENGINES = ("jail", "docker", "gvisor", "wasm", "microvm")
 INSIDE = "inside"
 
 _PLACEHOLDER = re.compile(r"\{\{([A-Z0-9_]+)\}\}")
@@ -43,8 +43,8 @@ class Probe:
     """`inside`: the printed line is the verdict. Otherwise a function of `judges`."""
     runs: int = 1
     """More than one: in so many sandboxes one after the other; the first verdict does not count."""
-    engines: tuple[str, ...] = ENGINES
-    """Where BROKEN is a failure: gVisor and a microVM answer system calls from their own kernel."""
+    not_behind: Mapping[str, str] = field(default_factory=dict)
+    """Engine → why the probe says nothing about that wall. Behind every other it must hold."""
     accepts_kill: bool = False
     """No verdict because the limit killed the run counts as held."""
     alone: bool = False
@@ -76,6 +76,7 @@ def load() -> tuple[Probe, ...]:
         key=lambda entry: entry.name,
     )
     probes: list[Probe] = []
+    exceptions = _exceptions()
     for table in tables:
         if table.name.startswith("."):
             continue
@@ -85,20 +86,35 @@ def load() -> tuple[Probe, ...]:
         for probe_id, row in sorted(rows.items()):
             language, body = scripts.pop(probe_id, ("library", ""))
             before = _preambles(catalogue, language, raw_syscalls=row.pop("raw_syscalls", False))
-            if "engines" in row:
-                row["engines"] = tuple(row["engines"])
+            known = exceptions.pop(probe_id, {})
             probes.append(
                 Probe(
                     id=probe_id,
                     boundary=boundary,
                     language=row.pop("language", language),
                     code=before + body if body else "",
+                    not_behind={**exceptions.get(boundary, {}), **known},
                     **row,
                 )
             )
         if scripts:
             raise ValueError(f"scripts without a row in {table.name}: {sorted(scripts)}")
+        exceptions.pop(boundary, None)
+    if exceptions:
+        raise ValueError(f"exceptions for what does not exist: {sorted(exceptions)}")
     return tuple(probes)
+
+
+def _exceptions() -> dict[str, dict[str, str]]:
+    """By probe or boundary: engine → reason."""
+    found: dict[str, dict[str, str]] = {}
+    for case in tomllib.loads((files(__package__) / "behind.toml").read_text("utf-8"))["case"]:
+        for name in case["probes"]:
+            for engine in case["engines"]:
+                if engine in found.setdefault(name, {}):
+                    raise ValueError(f"{name} has two reasons behind {engine}")
+                found[name][engine] = case["why"]
+    return found
 
 
 def _scripts(folder: Traversable) -> dict[str, tuple[str, str]]:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
 
-from belljar.errors import Unavailable
+from belljar.errors import Unavailable, Unsupported
 from belljar.jar import Belljar
 from belljar.probes import judges, verdict
 from belljar.probes.fixtures import Fixtures
@@ -74,6 +74,13 @@ class Report:
     @property
     def inapplicable(self) -> tuple[Proven, ...]:
         return self._with("inapplicable")
+
+    def reasons(self) -> dict[str, list[str]]:
+        """Why probes say nothing about this wall: reason → their ids."""
+        found: dict[str, list[str]] = {}
+        for item in self.inapplicable:
+            found.setdefault(item.detail, []).append(item.probe.id)
+        return found
 
     def boundaries(self) -> tuple[Boundary, ...]:
         names = dict.fromkeys(item.probe.boundary for item in self.proven)
@@ -174,13 +181,14 @@ def judge(prover: Prover, probe: Probe) -> Verdict:
     """The verdict on one probe. Whatever goes wrong on the way is not held."""
     if probe.needs:
         return verdict.inapplicable(f"needs {probe.needs}")
-    if prover.engine not in probe.engines:
-        return verdict.inapplicable(f"not a boundary of the {prover.engine} engine")
+    for wall in prover.walls:
+        if why := probe.not_behind.get(wall):
+            return verdict.inapplicable(why)
     try:
         if probe.judge == INSIDE:
             return _inside(prover, probe)
         return judges.by_name(probe.judge)(prover, probe)
-    except Unavailable as error:
+    except (Unavailable, Unsupported) as error:
         return verdict.inapplicable(error)
     except NoAnswer as error:
         return verdict.broken(error)

@@ -10,6 +10,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from types import TracebackType
 from typing import Any
 
+from belljar.engines import registry
 from belljar.environments import catalogue, folders
 from belljar.jar import Belljar
 from belljar.model import Result
@@ -17,6 +18,11 @@ from belljar.probes.fixtures import Fixtures
 from belljar.probes.probe import Probe
 
 TIMEOUT_S = 20.0
+WORK = "x = 0\nfor n in range(300_000):\n    x += n * n % 7"
+USUAL_S = 0.3
+"""What that takes at most, with a sandbox around it, where nothing is emulated."""
+MOST_PATIENCE = 10.0
+RUNTIMES = {"runsc": "gvisor", "kata": "microvm"}
 GRACE_S = 20.0
 """How much later than the run's own time-out an answer may come before we call it a hang."""
 
@@ -35,11 +41,14 @@ class Live:
         self._printed = bytearray()
         self._news = threading.Condition()
 
-    def saw(self, text: str, *, within_s: float = 15.0) -> bool:
-        """Waits until the run has printed `text`."""
+    def saw(self, text: str) -> bool:
+        """Waits until the run has printed `text`; not when it is over without having done so."""
         wanted = text.encode()
         with self._news:
-            return self._news.wait_for(lambda: wanted in self._printed, within_s)
+            self._news.wait_for(
+                lambda: wanted in self._printed or not self.running, self.deadline_s
+            )
+            return wanted in self._printed
 
     @property
     def running(self) -> bool:
@@ -51,6 +60,10 @@ class Live:
             return self.future.result(self.deadline_s)
         except FutureTimeout as error:
             raise NoAnswer(f"no result after {self.deadline_s:.0f} s") from error
+
+    def over(self, _: object) -> None:
+        with self._news:
+            self._news.notify_all()
 
     def on_output(self, stream: str, data: bytes) -> None:
         with self._news:
@@ -66,10 +79,12 @@ class Prover:
         self.jar = jar
         self.fixtures = fixtures
         self.engine = engine
+        self.patience = 1.0
         self._later: Belljar | None = None
         self._lock = threading.Lock()
 
     def __enter__(self) -> Prover:
+        self.patience = self._measure()
         return self
 
     def __exit__(
@@ -103,6 +118,30 @@ class Prover:
     def code(self, probe: Probe, values: Mapping[str, str] | None = None) -> str:
         return probe.render({**self.fixtures.values, **(values or {})})
 
+    @property
+    def walls(self) -> tuple[str, ...]:
+        """Whose exceptions count: behind Docker also those of the runtime it was given."""
+        if self.engine != "docker":
+            return (self.engine,)
+        runtime = self.jar.settings.docker_runtime
+        return (self.engine, *(wall for name, wall in RUNTIMES.items() if runtime.startswith(name)))
+
+    def seconds(self, native: float) -> float:
+        """How long something may take behind this wall that takes so long on the bare machine."""
+        return native * self.patience
+
+    def timeout_s(self, native: float) -> float:
+        """The same for a run's time-out, as far as the operator allows."""
+        return min(self.seconds(native), self.jar.settings.maxima.timeout_s)
+
+    def _measure(self) -> float:
+        """An emulated machine must not be judged by the clock of a real one."""
+        started = time.monotonic()
+        for _ in range(2):  # the first also builds what later ones find
+            started = time.monotonic()
+            self.run_code(WORK, timeout_s=self.jar.settings.maxima.timeout_s)
+        return min(MOST_PATIENCE, max(1.0, (time.monotonic() - started) / USUAL_S))
+
     def later_jar(self) -> Belljar:
         """A Belljar opened after the fixtures were planted: its zygotes start among them."""
         with self._lock:
@@ -112,8 +151,11 @@ class Prover:
 
     def is_built(self, environment: str) -> bool:
         """Proving builds no environment that only some probe could use as well."""
+        can = registry.capabilities(self.engine)
+        if can.environments is not None and environment not in can.environments:
+            return False
         wanted = catalogue.get(environment)
-        return folders.locate(wanted, self.jar.settings) is not None
+        return can.own_environments or folders.locate(wanted, self.jar.settings) is not None
 
     def works(self, jar: Belljar | None = None) -> str:
         """Empty when the next ordinary run is as it should be, else what is wrong."""
@@ -132,9 +174,11 @@ class Prover:
         return chosen
 
     def _submit(self, live: Live, jar: Belljar, code: str, options: Mapping[str, Any]) -> None:
-        chosen = {"engine": self.engine, "timeout_s": TIMEOUT_S, **options}
-        live.deadline_s = _number(chosen["timeout_s"], TIMEOUT_S) + GRACE_S
+        usual_s = self.timeout_s(TIMEOUT_S)
+        chosen = {"engine": self.engine, "timeout_s": usual_s, **options}
+        live.deadline_s = _number(chosen["timeout_s"], usual_s) + self.seconds(GRACE_S)
         live.future = jar.submit(code, **chosen)
+        live.future.add_done_callback(live.over)
 
 
 def _number(value: object, otherwise: float) -> float:

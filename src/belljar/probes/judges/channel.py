@@ -86,11 +86,12 @@ def survives_lost_descriptors(prover: Prover, probe: Probe) -> Verdict:
 
 def shutdown_is_timed(prover: Prover, probe: Probe) -> Verdict:
     mark, started = host.new_mark(), time.monotonic()
-    result = prover.run(probe, {"MARK": mark}, timeout_s=3)
+    timeout_s = prover.timeout_s(3)
+    result = prover.run(probe, {"MARK": mark}, timeout_s=timeout_s)
     elapsed = time.monotonic() - started
     found = []
-    if elapsed > 3 + 5:
-        found.append(f"answered after {elapsed:.1f} s of a time-out of 3 s")
+    if elapsed > timeout_s + prover.seconds(5):
+        found.append(f"answered after {elapsed:.1f} s of a time-out of {timeout_s:.0f} s")
     if result.status != "timeout" or "MAIN-DONE" not in result.stdout:
         found.append(describe(result))
     if left := host.left_over(mark):
@@ -112,7 +113,7 @@ def hostile_reprs(prover: Prover, probe: Probe) -> Verdict:
     """As the last expression, also where that is displayed: bounded, valid JSON, never a hang."""
     found = []
     for last in ("Huge()", "Endless()"):
-        result = prover.run_code(prover.code(probe) + f"\n{last}\n", timeout_s=5)
+        result = prover.run_code(prover.code(probe) + f"\n{last}\n", timeout_s=prover.timeout_s(5))
         if result.status not in ("ok", "error", "timeout", "out_of_memory"):
             found.append(f"{last}: {describe(result)}")
         if len(_strict_json(result)) > 16 << 20:
@@ -135,7 +136,8 @@ def fresh_values_everywhere(prover: Prover, probe: Probe) -> Verdict:
     if found.outcome != "held" or not prover.is_built("data"):
         return found
     numpy = {"WITH_NUMPY": "yes"}
-    return _distinct([prover.run(probe, numpy, environment="data", timeout_s=60) for _ in range(4)])
+    options = {"environment": "data", "timeout_s": prover.timeout_s(60)}
+    return _distinct([prover.run(probe, numpy, **options) for _ in range(4)])
 
 
 def fresh_layout(prover: Prover, probe: Probe) -> Verdict:
@@ -204,7 +206,7 @@ def exception_text_is_bounded(prover: Prover, probe: Probe) -> Verdict:
         "endless": ("timeout", "error"),
     }.items():
         before = host.resident_bytes()
-        result = prover.run(probe, {"CASE": case}, timeout_s=5)
+        result = prover.run(probe, {"CASE": case}, timeout_s=prover.timeout_s(5))
         if result.status not in statuses:
             found.append(f"{case}: {describe(result)}")
         if result.error and len(repr(result.error)) > ERROR_TEXT_BYTES:

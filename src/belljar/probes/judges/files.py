@@ -33,7 +33,7 @@ def special_files_are_skipped(prover: Prover, probe: Probe) -> Verdict:
     before, started = host.resident_bytes(), time.monotonic()
     result = prover.run(probe)
     elapsed, grown = time.monotonic() - started, host.resident_bytes() - before
-    found = _slow(elapsed)
+    found = _slow(prover, elapsed)
     if result.status != "ok":
         found.append(describe(result))
     if grown > 64 << 20:
@@ -48,7 +48,7 @@ def special_files_are_skipped(prover: Prover, probe: Probe) -> Verdict:
 
 def token_is_nowhere(prover: Prover, probe: Probe) -> Verdict:
     """The compiler or bundler never saw the host's file, so it cannot have quoted it."""
-    result = prover.run(probe, timeout_s=60)
+    result = prover.run(probe, timeout_s=prover.timeout_s(60))
     token = prover.fixtures.values["HOST_CANARY_TOKEN"]
     if token in result.stdout + result.stderr + repr(result.error):
         return broken("the host's file was read while building")
@@ -60,7 +60,7 @@ def token_is_nowhere(prover: Prover, probe: Probe) -> Verdict:
 def hostile_names(prover: Prover, probe: Probe) -> Verdict:
     started = time.monotonic()
     result = prover.run(probe)
-    found = _slow(time.monotonic() - started)
+    found = _slow(prover, time.monotonic() - started)
     if result.status != "ok" or "READY" not in result.stdout:
         found.append(describe(result))
     found += [f"outside: {file.path!r}" for file in result.files if not _below_a_root(file.path)]
@@ -80,7 +80,7 @@ def hostile_names(prover: Prover, probe: Probe) -> Verdict:
 def deep_folders(prover: Prover, probe: Probe) -> Verdict:
     started = time.monotonic()
     result = prover.run(probe)
-    found = _slow(time.monotonic() - started)
+    found = _slow(prover, time.monotonic() - started)
     if result.status != "ok" or "READY" not in result.stdout:
         found.append(describe(result))
     result.to_json()
@@ -95,7 +95,7 @@ def swapped_names(prover: Prover, probe: Probe) -> Verdict:
     for _ in range(5):
         started = time.monotonic()
         result = prover.run(probe)
-        if slow := _slow(time.monotonic() - started):
+        if slow := _slow(prover, time.monotonic() - started):
             return broken(slow[0])
         if result.status != "ok":
             return broken(describe(result))
@@ -110,7 +110,7 @@ def swapped_names(prover: Prover, probe: Probe) -> Verdict:
 def many_files(prover: Prover, probe: Probe) -> Verdict:
     started = time.monotonic()
     result = prover.run(probe, result_files=100)
-    found = _slow(time.monotonic() - started)
+    found = _slow(prover, time.monotonic() - started)
     if result.status != "ok":
         found.append(describe(result))
     with_content = [file for file in result.files if file.content is not None]
@@ -121,8 +121,8 @@ def many_files(prover: Prover, probe: Probe) -> Verdict:
     return conclude(found, _note(result))
 
 
-def _slow(elapsed_s: float) -> list[str]:
-    return [f"answered after {elapsed_s:.1f} s"] if elapsed_s > COLLECT_S else []
+def _slow(prover: Prover, elapsed_s: float) -> list[str]:
+    return [f"answered after {elapsed_s:.1f} s"] if elapsed_s > prover.seconds(COLLECT_S) else []
 
 
 def _below_a_root(path: str) -> bool:

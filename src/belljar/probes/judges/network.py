@@ -42,7 +42,7 @@ def sandboxes_do_not_meet(prover: Prover, probe: Probe) -> Verdict:
     meeting = {
         "MEETING_NAME": "bj-" + secrets.token_hex(6),
         "MEETING_PORT": str(_free_port()),
-        "STAY_S": "4",
+        "STAY_S": str(prover.seconds(4)),
     }
     live = prover.start(probe, {**meeting, "ROLE": "host"})
     if not live.saw("MEETING"):

@@ -28,7 +28,7 @@ with Belljar(Settings(home=pathlib.Path(sys.argv[1]))) as jar:
 
 def fork_is_refused(prover: Prover, probe: Probe) -> Verdict:
     """bash either gives up or is still retrying when the time is over: both mean the limit held."""
-    result = prover.run(probe, timeout_s=8)
+    result = prover.run(probe, timeout_s=prover.timeout_s(8))
     started = result.stdout.count("STARTED")
     if "BROKEN" in result.stdout or not started:
         return broken(f"{started} background jobs: {describe(result)}")
@@ -50,12 +50,13 @@ def zombies_are_reaped(prover: Prover, probe: Probe) -> Verdict:
 def timeout_kills(prover: Prover, probe: Probe) -> Verdict:
     """A result in time, what was printed kept, no process left."""
     mark, started = host.new_mark(), time.monotonic()
-    live = prover.start(probe, {"MARK": mark}, timeout_s=2)
+    timeout_s = prover.timeout_s(2)
+    live = prover.start(probe, {"MARK": mark}, timeout_s=timeout_s)
     result = live.result()
     elapsed = time.monotonic() - started
     found = []
-    if elapsed > 2 + LATE_S:
-        found.append(f"answered after {elapsed:.1f} s of a time-out of 2 s")
+    if elapsed > timeout_s + prover.seconds(LATE_S):
+        found.append(f"answered after {elapsed:.1f} s of a time-out of {timeout_s:.0f} s")
     if result.status != "timeout":
         found.append(describe(result))
     if probe.id not in result.stdout:
@@ -81,7 +82,7 @@ def agent_is_not_confused(prover: Prover, probe: Probe) -> Verdict:
     found = []
     if result.exit_code != {"PR-50": 5, "PR-56": 3}[probe.id] or "ALIVE" not in result.stdout:
         found.append(describe(result))
-    if elapsed > 15:
+    if elapsed > prover.seconds(15):
         found.append(f"answered after {elapsed:.1f} s")
     if wrong := prover.works():
         found.append(wrong)
@@ -94,7 +95,7 @@ def nothing_stays(prover: Prover, probe: Probe) -> Verdict:
     result = prover.run(probe, {"MARK": mark})
     elapsed = time.monotonic() - started
     found = []
-    if elapsed > 15 or result.status == "timeout":
+    if elapsed > prover.seconds(15) or result.status == "timeout":
         found.append(f"the run was stalled: {elapsed:.1f} s, {describe(result)}")
     if probe.id not in result.stdout:
         found.append(describe(result))
@@ -119,11 +120,11 @@ def dies_with_supervisor(prover: Prover, probe: Probe) -> Verdict:
     try:
         supervisor.stdin.write(prover.code(probe, {"MARK": mark}).encode())
         supervisor.stdin.close()
-        if b"SLEEPING" not in supervisor.stdout.readline():
+        if not any(b"SLEEPING" in line for line in supervisor.stdout):
             return broken("the supervised run did not start")
         guests, below = set(host.named(mark)), host.descendants(supervisor.pid)
-        if not guests:
-            return inapplicable("this engine's processes cannot be seen from the host")
+        if not guests and not below:
+            return inapplicable("nothing of this engine can be seen from the host")
         for guest in guests:  # agents and zygotes, also where they are nobody's children
             below |= host.ancestors(guest)
         below -= host.ancestors(os.getpid()) | {os.getpid(), supervisor.pid}

@@ -71,12 +71,12 @@ HOSTILE_SOURCES = {
 def memory_bomb(prover: Prover, probe: Probe) -> Verdict:
     """Ended as out of memory, while a neighbour runs on undisturbed."""
     neighbour = "import time\nfor _ in range(30):\n    time.sleep(0.05)\nprint('fine')"
-    beside = prover.jar.submit(neighbour, engine=prover.engine, timeout_s=20)
+    beside = prover.jar.submit(neighbour, engine=prover.engine, timeout_s=prover.timeout_s(20))
     result = prover.run(probe)
     found = read(probe, result)
     if found.outcome != "held" and result.status != "out_of_memory":
         return broken(f"not reported as out of memory: {describe(result)}")
-    other = beside.result(60)
+    other = beside.result(prover.seconds(60))
     if (other.status, other.stdout) != ("ok", "fine\n"):
         return broken(f"the neighbour: {describe(other)}")
     return held(describe(result))
@@ -100,11 +100,12 @@ def endless_loops_end(prover: Prover, probe: Probe) -> Verdict:
     found = []
     for code in ENDLESS:
         mark, started = host.new_mark(), time.monotonic()
-        result = prover.run(probe, {"ENDLESS": code, "MARK": mark}, timeout_s=2)
+        timeout_s = prover.timeout_s(2)
+        result = prover.run(probe, {"ENDLESS": code, "MARK": mark}, timeout_s=timeout_s)
         elapsed = time.monotonic() - started
         if result.status != "timeout" or "START" not in result.stdout:
             found.append(f"{code}: {describe(result)}")
-        if elapsed > 2 + 6:
+        if elapsed > timeout_s + prover.seconds(6):
             found.append(f"{code}: answered after {elapsed:.1f} s")
         if host.left_over(mark):
             found.append(f"{code}: still running")
@@ -117,7 +118,7 @@ def both_floods_are_drained(prover: Prover, probe: Probe) -> Verdict:
     elapsed, grown = time.monotonic() - started, host.resident_bytes() - before
     found = _flood_findings(result.stdout, "o", result.dropped.stdout, 64 << 20)
     found += _flood_findings(result.stderr, "e", result.dropped.stderr, 64 << 20)
-    if result.status != "ok" or elapsed > 15:
+    if result.status != "ok" or elapsed > prover.seconds(15):
         found.append(f"{elapsed:.1f} s, {result.status}")
     if grown > 64 << 20:
         found.append(f"the host grew by {grown >> 20} MB")
@@ -140,7 +141,8 @@ def end_is_exit_not_eof(prover: Prover, probe: Probe) -> Verdict:
     started = time.monotonic()
     result = prover.run(probe)
     elapsed = time.monotonic() - started
-    right = result.exit_code == 9 and result.stdout.startswith("BEFORE") and 1.8 < elapsed < 12
+    in_time = 1.8 < elapsed < prover.seconds(12)
+    right = result.exit_code == 9 and result.stdout.startswith("BEFORE") and in_time
     return held(f"{elapsed:.1f} s") if right else broken(f"{elapsed:.1f} s, {describe(result)}")
 
 
@@ -151,10 +153,10 @@ def hostile_source(prover: Prover, probe: Probe) -> Verdict:
         for mode in ("off", "warn", "deny"):
             started = time.monotonic()
             try:
-                result = prover.run_code(source, filter=mode, timeout_s=10)
+                result = prover.run_code(source, filter=mode, timeout_s=prover.timeout_s(10))
             except InvalidRequest:
                 continue
-            if time.monotonic() - started > 25:
+            if time.monotonic() - started > prover.seconds(25):
                 found.append(f"{name} ({mode}): {time.monotonic() - started:.0f} s")
             result.to_json().encode()
     if wrong := prover.works():
@@ -166,7 +168,7 @@ def neighbour_is_not_starved(prover: Prover, probe: Probe) -> Verdict:
     """What is counted per user or for the whole machine: a hoarder must not take it all."""
     found = []
     for hoarder in ("inotify", "processes", "terminals"):
-        live = prover.start(probe, {"ROLE": f"hoard-{hoarder}", "STAY_S": "3"})
+        live = prover.start(probe, {"ROLE": f"hoard-{hoarder}", "STAY_S": str(prover.seconds(3))})
         if not live.saw("HOARDED"):
             return broken(f"nothing was hoarded: {describe(live.result())}")
         result = prover.run(probe, {"ROLE": f"ask-{hoarder}", "STAY_S": "0"})
@@ -182,7 +184,7 @@ def nothing_runs_out(prover: Prover, probe: Probe) -> Verdict:
     """What a run gets alone it also gets beside a hoarder."""
     asking = {"ROLE": "neighbour", "STAY_S": "0"}
     alone = prover.run(probe, asking)
-    live = prover.start(probe, {"ROLE": "hoarder", "STAY_S": "3"})
+    live = prover.start(probe, {"ROLE": "hoarder", "STAY_S": str(prover.seconds(3))})
     if not live.saw("HOARDED"):
         return broken(f"nothing was hoarded: {describe(live.result())}")
     beside = prover.run(probe, asking)
@@ -205,7 +207,7 @@ def descriptors_in_flight(prover: Prover, probe: Probe) -> Verdict:
     order = {
         "home": str(prover.jar.settings.home),
         "engine": prover.engine,
-        "hoard": prover.code(probe, {"ROLE": "hoarder", "STAY_S": "3"}),
+        "hoard": prover.code(probe, {"ROLE": "hoarder", "STAY_S": str(prover.seconds(3))}),
         "ask": prover.code(probe, {"ROLE": "neighbour", "STAY_S": "0"}),
     }
     host_program = subprocess.run(
@@ -246,7 +248,7 @@ def unread_stdin(prover: Prover, probe: Probe) -> Verdict:
         result = prover.run_code(code, stdin=b"x" * (16 << 20))
         if (result.status, result.stdout) != ("ok", "done\n"):
             found.append(describe(result))
-        if time.monotonic() - started > 10:
+        if time.monotonic() - started > prover.seconds(10):
             found.append(f"answered after {time.monotonic() - started:.1f} s")
     return conclude(found)
 

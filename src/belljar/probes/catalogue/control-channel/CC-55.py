@@ -3,7 +3,8 @@ name, first, second = "{{HOST_ENV_NAME}}", "{{MEM_CANARY_HALF_A}}", "{{MEM_CANAR
 found = []
 if name in os.environ:
     found.append("os.environ")
-for pid in [p for p in os.listdir("/proc") if p.isdigit()]:
+processes = os.listdir("/proc") if os.path.isdir("/proc") else []
+for pid in [p for p in processes if p.isdigit()]:
     for file in ("environ", "cmdline"):
         try:
             with open(f"/proc/{pid}/{file}", "rb") as stream:

@@ -13,6 +13,13 @@ def write(path, flags):
     os.close(fd)
 
 
+def change_mode(path, mode):
+    before = os.stat(path).st_mode
+    os.chmod(path, mode)
+    if os.stat(path).st_mode == before:
+        raise OSError("it has no effect")
+
+
 ATTEMPTS = {
     "write": lambda: write(given, os.O_WRONLY),
     "append": lambda: write(inner, os.O_WRONLY | os.O_APPEND),
@@ -28,8 +35,8 @@ ATTEMPTS = {
     "rename within": lambda: os.rename(given, folder + "/other.txt"),
     "rename over": lambda: os.rename(mine, given),
     "rename folder": lambda: os.rename(folder, folder + "-gone"),
-    "chmod": lambda: os.chmod(given, 0o666),
-    "chmod folder": lambda: os.chmod(folder, 0o777),
+    "chmod": lambda: change_mode(given, 0o666),
+    "chmod folder": lambda: change_mode(folder, 0o777),
     "utime": lambda: os.utime(given, (1, 1)),
     "xattr": lambda: os.setxattr(given, "user.probe", b"x"),
     "unlink": lambda: os.unlink(given),
@@ -42,6 +49,6 @@ for name, action in ATTEMPTS.items():
     try:
         action()
         found.append(name)
-    except OSError:
+    except (OSError, AttributeError):  # not all of these exist behind every wall
         pass
 conclude(found)

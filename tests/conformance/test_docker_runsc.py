@@ -1,0 +1,16 @@
+"""The conformance suite behind Docker with gVisor's runtime (I5)."""
+
+from __future__ import annotations
+
+from belljar import Settings
+from belljar.testing import EngineConformance
+
+
+class TestDockerRunsc(EngineConformance):
+    engine = "docker"
+    label = "docker_runsc"
+    time_scale = 3.0
+
+    @classmethod
+    def settings(cls) -> Settings:
+        return Settings(pool_size=2, docker_runtime="runsc")
