@@ -60,6 +60,7 @@ def forget_privileges() -> str:
     """Done by the zygote once it has read its files. Returns how it is set apart."""
     identity = "the caller's uid"
     if os.geteuid() == 0:
+        _empty_bounding_set()
         os.setgroups([])
         own = _FIRST_ID + os.getpid() % _ID_SLOTS
         try:
@@ -99,6 +100,15 @@ def bound_memory(module_bytes: int, disk_bytes: int) -> None:
     if hard != resource.RLIM_INFINITY:
         most = min(most, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def _empty_bounding_set() -> None:
+    """While there is still the right to: the change of uid takes it away."""
+    for capability in range(64):
+        try:
+            kernel.prctl(kernel.PR_CAPBSET_DROP, capability, 0, 0, 0)
+        except OSError:
+            return  # this kernel knows no more
 
 
 def _drop_capabilities() -> None:

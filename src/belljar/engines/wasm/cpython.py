@@ -13,8 +13,6 @@ from .wasi.calls import Stream
 if TYPE_CHECKING:
     from .zygote import Zygote
 
-VARIABLES = {"LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/workspace"}
-
 
 class CPython:
     """An interpreter whose first program asks for an order and then becomes the code."""
@@ -30,7 +28,9 @@ class CPython:
             file_system=zygote.files,
             streams=streams,
             argv=("python3", "-c", boot),
-            env=VARIABLES,
+            # None: the file system packed into the module looks a setting of its own up before
+            # each call. The code's variables are set by guest/boot.py.
+            env={},
             open_files=64,
             leave=self._leave,
         )

@@ -89,7 +89,7 @@ def _become(order: dict) -> None:  # type: ignore[type-arg]
     folder = os.path.dirname(path)
     os.chdir(folder)
     _make_room(folder)
-    random.seed()
+    random.seed(int.from_bytes(os.urandom(32), "big"))
     uuid._last_timestamp = None  # type: ignore[attr-defined]
     sys.argv = [path]
     sys.orig_argv = [sys.executable or "python3", path]
