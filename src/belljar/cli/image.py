@@ -19,6 +19,7 @@ Examples:
   belljar image build
   belljar image build base data
   belljar image build base --suite trixie --method mmdebstrap
+  belljar image build --microvm
 """
 
 app = typer.Typer(
@@ -41,11 +42,27 @@ def build(
     method: Annotated[
         str, typer.Option(help="dockerfile, mmdebstrap, or auto: the first that works.")
     ] = "auto",
+    microvm: Annotated[
+        bool, typer.Option("--microvm", help="Instead, what microVMs boot: a kernel and a root.")
+    ] = False,
+    kernel: Annotated[
+        str, typer.Option(metavar="FILE", help="With --microvm: this kernel, not Debian's.")
+    ] = "",
+    modules: Annotated[
+        str, typer.Option(metavar="FOLDER", help="With --kernel: its /lib/modules/<release>.")
+    ] = "",
 ) -> int:
     """Build Docker images: a small Debian with Python, and the data packages on top of it."""
     from belljar.errors import InvalidRequest
     from belljar.settings import Settings
 
+    if bool(kernel) != bool(modules) or (kernel and not microvm):
+        raise InvalidRequest("--kernel, --modules: they belong together, and to --microvm")
+    if microvm:
+        if names:
+            raise InvalidRequest("--microvm: there is only one such image", hint="leave the names")
+        print(_microvm(Settings(), kernel, modules))
+        return 0
     wanted = names or ["base"]
     for name in wanted:
         if name not in ("base", "data"):
@@ -57,6 +74,24 @@ def build(
     for name in sorted(set(wanted)):  # base first
         print(_docker(name, Settings(), suite=suite, method=method))
     return 0
+
+
+def _microvm(settings: Settings, kernel: str, modules: str) -> Path:
+    from pathlib import Path
+
+    from belljar.cli.progress import Bar
+    from belljar.engines.microvm import image
+
+    progress = Bar(title="microvm")
+    try:
+        return image.build(
+            settings,
+            kernel=Path(kernel) if kernel else None,
+            modules_folder=Path(modules) if modules else None,
+            progress=progress.update,
+        ).folder
+    finally:
+        progress.close()
 
 
 def _docker(name: str, settings: Settings, *, suite: str, method: str) -> str:
