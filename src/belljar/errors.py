@@ -10,6 +10,7 @@ BelljarError
 │   ├── LimitExceeded         a limit is malformed, or above the operator's maximum
 │   ├── InvalidFileName
 │   ├── InvalidVariable       an environment variable that would change the runtime itself
+│   ├── PackageRefused        a package that is not allowed, not named properly, or not to be had
 │   └── InvalidModule         a WebAssembly module that is none, or wants what was not linked
 ├── Unavailable               this machine or installation lacks something; the hint says what to do
 │   ├── EngineUnavailable
@@ -70,6 +71,10 @@ class InvalidFileName(InvalidRequest):
 
 
 class InvalidVariable(InvalidRequest):
+    pass
+
+
+class PackageRefused(InvalidRequest):
     pass
 
 

@@ -89,15 +89,21 @@ class Settings:
     """Virtual CPUs of a machine; 0: two with kvm, one with tcg."""
 
     def __post_init__(self) -> None:
-        for name, least in (("pool_size", 0), ("pool_maximum", 0), ("concurrency", 1)):
+        for name, least in (
+            ("pool_size", 0),
+            ("pool_maximum", 0),
+            ("concurrency", 1),
+            ("package_bytes", 0),
+            ("layers_bytes", 0),
+        ):
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise InvalidRequest(
                     f"settings.{name}: must be a whole number of at least {least}, not {value!r}"
                 )
-        for name in ("required", "engines"):
+        for name in ("required", "engines", "packages_allowed"):
             value = getattr(self, name)
-            if isinstance(value, str):
+            if isinstance(value, str) and (name, value) != ("packages_allowed", "any"):
                 raise InvalidRequest(
                     f"settings.{name}: must be a tuple of names, not one text",
                     hint=f"write {name}=({value!r},)",

@@ -275,7 +275,7 @@ class Workshop:
             from belljar.environments import build, install
             from belljar.environments.catalogue import Environment
             from belljar.settings import Settings
-            install._uv = lambda: {str(self.uv)!r}
+            install.find_uv = lambda: {str(self.uv)!r}
             build.build({TINY!r}, Settings(home=Path({str(self.settings.home)!r})))
         """
         return subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
@@ -284,7 +284,7 @@ class Workshop:
 @pytest.fixture
 def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     made = Workshop(tmp_path)
-    monkeypatch.setattr(install, "_uv", lambda: str(made.uv))
+    monkeypatch.setattr(install, "find_uv", lambda: str(made.uv))
     return made
 
 

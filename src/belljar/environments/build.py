@@ -101,7 +101,7 @@ def _build_locked(
         progress("finishing", None)
         _write_manifest(environment, folder)
         _make_readable(folder)
-        _flush(folder)
+        flush(folder)
         _delete(path)  # in the way only if someone damaged it
         folder.rename(path)
     finally:
@@ -158,7 +158,7 @@ def _make_readable(folder: Path) -> None:
                 os.chmod(path, right)
 
 
-def _flush(folder: Path) -> None:
+def flush(folder: Path) -> None:
     """To the disk before the name appears: after a power cut it is whole or not there."""
     import ctypes  # only builders pay for it
 

@@ -30,7 +30,7 @@ def install_packages(
     """Wheels only, copied: a link into uv's cache would let a later change there reach runs.
 
     `python_version`: for another Python than ours, which then cannot compile them."""
-    command = [_uv(), "pip", "install", "--only-binary", ":all:", "--link-mode", "copy"]
+    command = [find_uv(), "pip", "install", "--only-binary", ":all:", "--link-mode", "copy"]
     command += ["--no-progress", "--color", "never", "--python", base_interpreter()]
     command += ["--target", str(target)]
     if python_version:
@@ -44,7 +44,7 @@ def install_packages(
         cwd=target,
         env={name: value for name, value in os.environ.items() if name not in _INHERITED_NOT},
         lock_fd=lock_fd,
-        on_line=_Downloads(progress, bytecode=bytecode).see,
+        on_line=Downloads(progress, bytecode=bytecode).see,
     )
 
 
@@ -92,7 +92,7 @@ def run(
         )
 
 
-def _uv() -> str:
+def find_uv() -> str:
     try:
         import uv
 
@@ -131,7 +131,7 @@ def hint_for(text: str) -> str:
 _KIB_PER_UNIT = {"Ki": 1.0, "Mi": 1024.0, "Gi": 1024.0 * 1024.0}
 
 
-class _Downloads:
+class Downloads:
     """Turns uv's lines into progress: it announces each large wheel with its size."""
 
     _ANNOUNCED = re.compile(r"Downloading (\S+) \(([\d.]+)([KMG]i)B\)")
@@ -154,6 +154,8 @@ class _Downloads:
         elif line.startswith("Installed "):
             if self._bytecode:
                 self._progress("compiling bytecode", None)
+            return
+        else:
             return
         if total := sum(self._sizes_kib.values()):
             self._progress(f"downloading {total / 1024:.0f} MiB", self._done_kib / total)

@@ -1,0 +1,233 @@
+"""Building a package layer: whole or not at all, once, and with nothing in it that acts by itself.
+
+The steps: resolve, install from wheels, drop what an interpreter would run or take for its own,
+compile, make read-only, give it its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from belljar.environments import inspect_layer, install, layers, trees, watched
+from belljar.environments.build import build, flush
+from belljar.environments.catalogue import Environment
+from belljar.environments.folders import Progress
+from belljar.environments.layers import FILES, MANIFEST, Layer
+from belljar.environments.resolve import Pin, resolve, unavailable
+from belljar.environments.watched import Bounds
+from belljar.errors import EnvironmentUnavailable
+from belljar.runtimes.interpreter import base_interpreter
+from belljar.settings import Settings
+
+LANES = 8
+"""How many builders may work at once on one data directory; each holds the lock of a lane."""
+_BUILDING = ".building"
+_WAIT_S = 0.05
+_OVERHEAD_BYTES = 64 * 1024**2
+"""uv's notes on the index, which are deleted with its cache, while a build goes on."""
+
+# Files that are not Python, or not this Python, are in many wheels: those stay uncompiled. The
+# parser reads a stranger's text here, so it gets little memory and no say in the matter.
+_COMPILE = """
+import compileall, os, resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+os.nice(10)
+folder = sys.argv[1]
+compileall.compile_dir(folder, quiet=2, stripdir=folder, workers=min(4, os.cpu_count() or 1))
+"""
+
+
+def build_layer(
+    requirements: Sequence[str],
+    settings: Settings,
+    *,
+    environment: Environment,
+    progress: Progress | None = None,
+    refresh: bool = False,
+) -> Layer:
+    """As `layers.layer`, whatever `build_environments` says. `refresh` asks the index again."""
+    layers.check(requirements, environment)
+    report = progress or (lambda _text, _fraction: None)
+    if environment.needs_build:
+        build(environment, settings, progress=progress)
+    versions = layers.provided(environment, settings)
+    if versions is None:
+        raise EnvironmentUnavailable(f"the environment {environment.name!r} is damaged")
+    request = layers.request_path(requirements, settings, environment, versions)
+    try:
+        request.parent.mkdir(parents=True, exist_ok=True)
+        with _lane(request, settings, report) as bounds:
+            found = layers.locate(requirements, settings, environment=environment)
+            if found is None or refresh:
+                pins = resolve(requirements, provided=versions, bounds=bounds, progress=report)
+                found = _layer(pins, settings, bounds=bounds, progress=report)
+                facts = {
+                    "requirements": list(requirements),
+                    "environment": environment.name,
+                    "layer": found.key,
+                }
+                _write(request, facts, bounds.scratch)
+            return found
+    except OSError as error:
+        raise EnvironmentUnavailable(
+            f"packages: {error}", hint=install.hint_for(str(error))
+        ) from error
+
+
+def remove(key: str, settings: Settings) -> bool:
+    """Delete a layer, and what was noted of requests for it.
+
+    Sandboxes that have it mounted lose their files: close them first.
+    """
+    for path, asked in list(layers.requests(settings)):
+        if asked.layer == key:
+            path.unlink(missing_ok=True)
+    if layers.read(key, settings) is None:
+        return False
+    top = layers.root(settings)
+    # Renamed first, so that no one can find it half deleted.
+    grave = Path(tempfile.mkdtemp(prefix=".removed.", suffix=_BUILDING, dir=top))
+    (top / key).rename(grave / key)
+    trees.delete(grave)
+    return True
+
+
+@contextlib.contextmanager
+def _lane(request: Path, settings: Settings, progress: Progress) -> Iterator[Bounds]:
+    """Two builders of one set meet in the same lane; a lane has one scratch folder at a time."""
+    top = layers.root(settings)
+    name = f".lane{int(request.stem[:8], 16) % LANES}"
+    # The file stays: were it deleted, two builders could each lock one of the same name.
+    lock_fd = os.open(top / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        _wait_for(lock_fd, settings.package_build_s, progress)
+        for leftover in top.glob(f"{name}.*{_BUILDING}"):
+            trees.delete(leftover)
+        scratch = Path(tempfile.mkdtemp(prefix=f"{name}.", suffix=_BUILDING, dir=top))
+        try:
+            yield Bounds(
+                scratch=scratch,
+                deadline=time.monotonic() + settings.package_build_s,
+                seconds=settings.package_build_s,
+                most_bytes=settings.package_bytes + _OVERHEAD_BYTES,
+                lock_fd=lock_fd,
+            )
+        finally:
+            trees.delete(scratch)
+    finally:
+        os.close(lock_fd)
+
+
+def _wait_for(lock_fd: int, seconds: float, progress: Progress) -> None:
+    until = time.monotonic() + seconds
+    told = False
+    while True:
+        try:
+            return fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not told:
+                progress("waiting for another builder", None)
+            told = True
+        if time.monotonic() > until:
+            raise EnvironmentUnavailable(
+                f"packages: other builders were busy for {seconds:g} s", hint="try again later"
+            )
+        time.sleep(_WAIT_S)
+
+
+def _layer(pins: Sequence[Pin], settings: Settings, *, bounds: Bounds, progress: Progress) -> Layer:
+    key = layers.digest([[pin.name, pin.version, pin.hashes] for pin in pins])
+    if there := layers.read(key, settings):
+        return there
+    taken = sum(item.bytes for item in layers.installed(settings))
+    if taken > settings.layers_bytes:
+        raise EnvironmentUnavailable(
+            f"packages: the sets that are built take {taken / 1024**2:.0f} MiB, and no more are "
+            "built",
+            hint="belljar env list shows them, belljar env remove deletes them; the operator's "
+            "setting layers_bytes decides",
+        )
+    made = bounds.scratch / "layer"
+    files = made / FILES
+    files.mkdir(parents=True)
+    made.chmod(0o755)
+    if pins:
+        _install(pins, files, bounds=bounds, progress=progress)
+    progress("checking", None)
+    dropped = inspect_layer.drop(files)
+    inspect_layer.mend_commands(files / "bin")
+    imports = inspect_layer.imports(files)
+    if pins:
+        progress("compiling bytecode", None)
+        _compile(files, bounds)
+    size_bytes = inspect_layer.seal(files)
+    if size_bytes > settings.package_bytes:
+        raise watched.too_large(settings.package_bytes)
+    facts = {
+        "packages": {pin.name: pin.version for pin in pins},
+        "bytes": size_bytes,
+        "imports": sorted(imports),
+        "dropped": dropped,
+    }
+    (made / MANIFEST).write_text(json.dumps(facts, indent=1) + "\n")
+    flush(made)
+    _give_name(made, layers.root(settings) / key, settings)
+    found = layers.read(key, settings)
+    if found is None:
+        raise EnvironmentUnavailable("packages: what was just built is gone")
+    return found
+
+
+def _install(pins: Sequence[Pin], files: Path, *, bounds: Bounds, progress: Progress) -> None:
+    exact = bounds.scratch / "exact.txt"
+    exact.write_text("".join(f"{pin}\n" for pin in pins))
+    command = [install.find_uv(), "pip", "install", "--requirements", exact.name, "--no-deps"]
+    command += ["--require-hashes", "--only-binary", ":all:", "--target", str(files)]
+    # Linked, for half the disk and no copying: the cache is this build's own and goes with it.
+    command += ["--link-mode", "hardlink", "--no-progress", "--color", "never"]
+    command += ["--python", base_interpreter()]
+    try:
+        watched.run(command, bounds, on_line=install.Downloads(progress, bytecode=False).see)
+    except watched.Failed as failed:
+        names = ", ".join(f"{pin.name} {pin.version}" for pin in pins)
+        raise unavailable(f"cannot install {names}", str(failed)) from None
+    trees.delete(bounds.scratch / "cache")
+    bounds.check()
+
+
+def _compile(files: Path, bounds: Bounds) -> None:
+    command = [base_interpreter(), "-I", "-S", "-c", _COMPILE, str(files)]
+    try:
+        watched.run(command, bounds, on_line=lambda _line: None)
+    except watched.Failed:
+        pass  # the parser gave up on something: imports are slower then, and right
+
+
+def _give_name(made: Path, path: Path, settings: Settings) -> None:
+    try:
+        made.rename(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        if layers.read(path.name, settings) is None:  # damaged: somebody took parts of it away
+            path.rename(made.parent / "damaged")
+            made.rename(path)
+
+
+def _write(path: Path, facts: object, scratch: Path) -> None:
+    """Whole or not at all."""
+    draft = scratch / "draft.json"
+    with draft.open("w") as file:
+        json.dump(facts, file)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
