@@ -20,6 +20,7 @@ Examples:
   belljar image build base data
   belljar image build base --suite trixie --method mmdebstrap
   belljar image build --microvm
+  belljar image build --wasm
 """
 
 app = typer.Typer(
@@ -45,6 +46,9 @@ def build(
     microvm: Annotated[
         bool, typer.Option("--microvm", help="Instead, what microVMs boot: a kernel and a root.")
     ] = False,
+    wasm: Annotated[
+        bool, typer.Option("--wasm", help="Instead, the interpreters of the wasm engine.")
+    ] = False,
     kernel: Annotated[
         str, typer.Option(metavar="FILE", help="With --microvm: this kernel, not Debian's.")
     ] = "",
@@ -62,6 +66,13 @@ def build(
         if names:
             raise InvalidRequest("--microvm: there is only one such image", hint="leave the names")
         print(_microvm(Settings(), kernel, modules))
+        return 0
+    if wasm:
+        from belljar.engines.wasm import fetch
+
+        if names:
+            raise InvalidRequest("--wasm: there is only one such set", hint="leave the names")
+        print(fetch.build(Settings(), progress=say))
         return 0
     wanted = names or ["base"]
     for name in wanted:

@@ -125,7 +125,9 @@ class WasmEngine:
         zygotes, self._zygotes = list(self._zygotes.values()), {}
         for task in zygotes:
             task.cancel()
-            if task.done() and not task.cancelled() and not task.exception():
+        await asyncio.gather(*zygotes, return_exceptions=True)
+        for task in zygotes:
+            if not task.cancelled() and not task.exception():
                 task.result().close()
 
     async def _zygote(self, runtime: Runtime) -> Zygote:

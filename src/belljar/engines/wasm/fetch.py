@@ -45,7 +45,8 @@ def build(settings: Settings, *, progress: Progress = lambda text: None) -> Path
                 progress(f"fetching {runtime.package} {runtime.version}")
                 _fetch(runtime, folder)
         for runtime in runtimes.ALL:
-            progress(f"compiling {runtime.name}")
+            if not compiled.trusted(compiled.path_for(runtime, folder)):
+                progress(f"compiling {runtime.name}")
             compiled.compile_module(runtime, folder)
     except OSError as error:
         raise EngineUnavailable(
