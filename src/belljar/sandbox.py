@@ -12,7 +12,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -137,8 +137,11 @@ class Sandbox:
             raise broken
         receiver.close()
         if seen := self.wall.look():
+            told = outcome.usage.peak_processes
             outcome.usage = seen.usage
-            outcome.out_of_memory = seen.out_of_memory
+            if not seen.usage.peak_processes:  # the wall sees what they cost, but not how many
+                outcome.usage = replace(seen.usage, peak_processes=told)
+            outcome.out_of_memory = outcome.out_of_memory or seen.out_of_memory
         return outcome
 
     async def _tick(self, receiver: _Receiver) -> None:

@@ -1,0 +1,132 @@
+"""One sandbox of gVisor as the host sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from belljar.engines.base import Inside, Seen
+from belljar.engines.linux import cgroups
+from belljar.model import Limits, Usage
+
+from . import group as groups
+from .folder import kill_users
+
+
+class GvisorWall:
+    def __init__(
+        self,
+        *,
+        stream: socket.socket,
+        folder: Path,
+        group: cgroups.Group | None,
+        isolation: Mapping[str, str],
+        limits: Limits,
+        gone: Callable[[GvisorWall], None],
+    ) -> None:
+        self.stream = stream
+        self.isolation = isolation
+        self.inputs: Path | None = folder / "inputs"
+        self.folder = folder
+        self._group = group
+        self._limits = limits
+        self._gone = gone
+        self._pid = int((folder / "pid").read_text())
+        self._pidfd = _pidfd(self._pid)
+        self._held_before = 0
+        self._killed = False
+        self._destroyed: asyncio.Task[None] | None = None
+
+    def settle(self) -> None:
+        if self._group:
+            self._group.baseline()
+            self._held_before = self._group.usage().peak_memory_bytes
+
+    def apply(self, limits: Limits) -> Inside:
+        if self._group and limits != self._limits:
+            groups.apply(self._group, limits)
+            self._limits = limits
+        # gVisor counts a process for the user who started it: the code's first one is the agent's.
+        # Randomness needs no word from here: gVisor asks the host for it, and each copy of the
+        # snapshot takes new seeds before it says that it is ready.
+        return Inside(
+            rlimits={"RLIMIT_NOFILE": limits.open_files, "RLIMIT_NPROC": limits.processes - 1},
+            watch_memory_bytes=limits.memory_bytes,
+        )
+
+    def look(self) -> Seen | None:
+        """The processor time and the memory of the host that the run cost; how many processes there
+        are inside only the agent can tell."""
+        if self._group is None:
+            return None
+        try:
+            used, killed = self._group.usage(), self._group.oom_kills() > 0
+        except (FileNotFoundError, KeyError):  # destroyed meanwhile
+            return None
+        usage = Usage(
+            cpu_ms=used.cpu_ms,
+            peak_memory_bytes=max(0, used.peak_memory_bytes - self._held_before),
+            peak_processes=0,
+        )
+        return Seen(usage=usage, out_of_memory=killed)
+
+    def kill(self) -> None:
+        if self._pidfd >= 0:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        if self._group:
+            self._group.kill()
+        elif not self._killed:
+            kill_users(self.folder)
+        self._killed = True
+
+    async def destroy(self) -> None:
+        self.destroy_later()
+        assert self._destroyed is not None
+        await asyncio.shield(self._destroyed)
+
+    def destroy_later(self) -> None:
+        if self._destroyed is None:
+            self._destroyed = asyncio.ensure_future(self._destroy())
+
+    async def _destroy(self) -> None:
+        try:
+            self.kill()
+            self.stream.close()
+            if self._pidfd >= 0:
+                await _exited(self._pidfd)
+                os.close(self._pidfd)
+                self._pidfd = -1
+                with contextlib.suppress(ChildProcessError):  # ours only if orphans come to us
+                    os.waitpid(self._pid, os.WNOHANG)
+            if self._group:
+                await groups.removed(self._group)
+            await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+        finally:
+            self._gone(self)
+
+
+def _pidfd(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # it has ended already, which the stream will tell
+        return -1
+
+
+async def _exited(pidfd: int) -> None:
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+
+    def readable() -> None:
+        loop.remove_reader(pidfd)
+        if not done.done():
+            done.set_result(None)
+
+    loop.add_reader(pidfd, readable)
+    await done
