@@ -182,15 +182,16 @@ def serve(
     rehearse: bool,
     out: int | None = None,
     watched: Callable[[int, int], watch.Watched] = watch.Watched,
+    owner: tuple[int, int] | None = None,
 ) -> Waiting | None:
     """Runs the agent on `stream`. `roots`: folder descriptors by name (workspace, input, output).
-    `out`: where its own words go, if the stream is two pipes.
+    `out`: where its own words go, if the stream is two pipes. `owner`: who the code is, if not we.
 
     `harden` is called in each further runner before it waits: what the wall adds to the code's own
     process. `rehearse`: there is time, since nobody waits for this sandbox yet.
     """
     try:
-        agent = _Agent(stream, stream if out is None else out, roots, harden, watched)
+        agent = _Agent(stream, stream if out is None else out, roots, harden, watched, owner)
         if rehearse:
             agent.rehearse()
         agent.loop(first)
@@ -209,12 +210,14 @@ class _Agent:
         roots: dict[str, int],
         harden: Callable[[], None],
         watched: Callable[[int, int], watch.Watched],
+        owner: tuple[int, int] | None,
     ) -> None:
         self._stream = stream
         self._out = out
         self._roots = roots
         self._harden = harden
         self._watched = watched
+        self._owner = owner
         self._reader = protocol.Reader(protocol.FROM_HOST)
         self._file: tuple[int, int, str] | None = None
         self._placed: dict[str, tuple[int, int, int]] = {}
@@ -325,7 +328,8 @@ class _Agent:
     def _put(self, order: dict) -> None:  # type: ignore[type-arg]
         path = order["path"]
         try:
-            file = places.create(self._roots[order["root"]], path, order["mode"])
+            owner = None if order["root"] == "input" else self._owner
+            file = places.create(self._roots[order["root"]], path, order["mode"], owner)
         except OSError as error:
             self._fault("files", "%s: %s" % (path, error.strerror), "")
             return

@@ -11,23 +11,30 @@ MAX_DEPTH = 64
 MAX_ENTRIES = 20_000
 
 
-def create(root: int, path: str, mode: int) -> int:
-    """Opens a new file below the folder `root`, making the folders on the way."""
+def create(root: int, path: str, mode: int, owner: tuple[int, int] | None = None) -> int:
+    """Opens a new file below the folder `root`, making the folders on the way.
+
+    `owner`: (uid, gid) of what is made, where that is not who we are."""
     *folders, name = path.split("/")
     here = os.dup(root)
     try:
         for folder in folders:
             try:
                 os.mkdir(folder, 0o755, dir_fd=here)
+                if owner:
+                    os.chown(folder, *owner, dir_fd=here, follow_symlinks=False)
             except FileExistsError:
                 pass
             deeper = os.open(folder, _FOLDER, dir_fd=here)
             os.close(here)
             here = deeper
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        return os.open(name, flags, mode, dir_fd=here)
+        file = os.open(name, flags, mode, dir_fd=here)
     finally:
         os.close(here)
+    if owner:
+        os.fchown(file, *owner)
+    return file
 
 
 def stamp(status: os.stat_result) -> tuple[int, int, int]:

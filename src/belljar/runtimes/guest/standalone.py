@@ -91,7 +91,14 @@ def main(text: str, place: Place | None = None) -> None:
         os.write(out, protocol.message(protocol.FAULT, fault))
         os._exit(1)
     waiting = agent.serve(
-        stream, roots, first, harden=harden, rehearse=rehearse, out=out, watched=place.watched
+        stream,
+        roots,
+        first,
+        harden=harden,
+        rehearse=rehearse,
+        out=out,
+        watched=place.watched,
+        owner=configuration["user"],
     )
     if waiting is None:
         os._exit(0)
