@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from belljar.engines.base import Capabilities, Control, Ground
+from belljar.engines.linux import landlock
 from belljar.errors import (
     BelljarError,
     EngineError,
@@ -37,7 +38,7 @@ look as if it hung."""
 PING_S = 0.5
 TRUST_S = 2.0
 """How long an answer to "do you still answer?" is believed."""
-_WEAK = ("absent", "shared with the image", "not write-protected")
+_WEAK = ("absent", "unknown", "not write-protected")
 
 
 class DockerEngine:
@@ -49,6 +50,8 @@ class DockerEngine:
         self.interpreter = settings.docker_python
         self.groups = Groups()
         self.walls: set[DockerWall] = set()
+        self.uids: set[int] = set()
+        """Those of living containers."""
         self._making: set[asyncio.Task[DockerWall]] = set()
         self._background: set[asyncio.Task[None]] = set()
         self._left: set[str] = set()
@@ -119,18 +122,29 @@ class DockerEngine:
     async def _make(self, ground: Ground, limits: Limits, *, waiting: bool) -> DockerWall:
         async with self._turns:
             facts = await self._prepared()
-            place = await self._place(ground)
+            place = replace(await self._place(ground), counts_sockets=facts.sockets)
             isolation = self._isolation(facts, place)
             self._check_required(isolation)
             title = f"belljar-{secrets.token_hex(8)}"
             inputs = self._owner.new_inputs(title) if facts.local else None
+            uid = self._take_uid()
             try:
-                place = replace(place, inputs=inputs)
+                place = replace(place, inputs=inputs, uid=uid)
                 return await self._start(place, ground, limits, title, isolation, waiting=waiting)
             except BaseException:
+                self.uids.discard(uid)
                 if inputs:
                     shutil.rmtree(inputs, ignore_errors=True)
                 raise
+
+    def _take_uid(self) -> int:
+        """At random, since another Belljar may use the same daemon."""
+        free = [uid for uid in plan.UIDS if uid not in self.uids]
+        if not free:
+            raise EngineError("no uid is left for another container")
+        uid = secrets.choice(free)
+        self.uids.add(uid)
+        return uid
 
     async def _start(
         self,
@@ -166,6 +180,7 @@ class DockerEngine:
                 inputs=place.inputs,
                 limits=limits,
                 reserve=plan.reserve(place, ground, waiting=waiting),
+                uid=place.uid,
             )
             # Before the start, so that nothing is waited for; the kernel holds it until then.
             await asyncio.get_running_loop().sock_sendall(stream, boot.pack())
@@ -267,14 +282,14 @@ class DockerEngine:
     def _isolation(self, facts: Facts, place: plan.Place) -> dict[str, str]:
         groups = f"cgroup-v{facts.cgroup_version}"
         plain = place.runtime in plan.PLAIN_RUNTIMES
-        users = "uid 1000 of a user namespace" if facts.user_namespaces else "uid 1000"
+        user = "own uid, in a user namespace" if facts.user_namespaces else "own uid"
         return {
-            "user": users,
+            "user": user,
             "processes_hidden": "pid namespace",
             "filesystem": "read-only image",
             "network": "none (namespace)",
             "system_calls": "seccomp allowlist",
-            "landlock": "absent",
+            "landlock": _landlock(facts, plain=plain),
             "disk": "tmpfs quota for each place",
             "inputs": "read-only mount" if facts.local else "not write-protected",
             "memory": groups,
@@ -296,6 +311,14 @@ class DockerEngine:
                     f" (there is only: {isolation[control]})",
                     hint="belljar doctor says what is missing",
                 )
+
+
+def _landlock(facts: Facts, *, plain: bool) -> str:
+    """The container's first process puts it on where it finds it; what it found it does not say."""
+    if not facts.local:
+        return "unknown"
+    version = landlock.abi() if plain else 0
+    return f"ABI {version}" if version else "absent"
 
 
 def _unwanted(making: asyncio.Task[DockerWall]) -> None:

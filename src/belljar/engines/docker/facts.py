@@ -21,6 +21,8 @@ class Facts:
     """Limits that it would accept and not enforce."""
     swap: bool
     """It can limit swap, too."""
+    sockets: bool
+    """It can have the kernel count what waits in sockets, where that is not so anyway."""
     seccomp: bool
     user_namespaces: bool
     rootless: bool
@@ -49,6 +51,7 @@ def read(info: Mapping[str, Any]) -> Facts:
         cgroup_version=str(info.get("CgroupVersion") or "1"),
         cannot=tuple(name for name, field in limits.items() if info.get(field) is False),
         swap=info.get("SwapLimit") is not False,
+        sockets=info.get("KernelMemoryTCP") is True and str(info.get("CgroupVersion")) == "1",
         seccomp=any("seccomp" in option for option in options),
         user_namespaces=any("userns" in option for option in options),
         rootless=any("rootless" in option for option in options),

@@ -24,6 +24,10 @@ class ContainerGroup(Group):
         """These limits are in force already."""
         self._limits = limits
 
+    def memory(self) -> int:
+        """Bytes in use now."""
+        return self._read_memory()
+
     def _reset_peak(self) -> bool:
         try:
             return super()._reset_peak()

@@ -28,10 +28,11 @@ from belljar.settings import Settings
 
 from . import available
 from .daemon import Daemon, name
+from .plan import UIDS
 
 SUITES = {(3, 9): "bullseye", (3, 11): "bookworm", (3, 13): "trixie"}
 """Debian's releases by the Python they have."""
-LABELS = {"belljar.image": "1"}
+LABELS = {"belljar.image": "2"}
 """What an image carries that has its own names (/etc/hosts and the like)."""
 PACKAGES = ("python3", "tzdata")
 BUILD_S = 1800.0
@@ -158,7 +159,7 @@ def rootfs() -> Iterator[tuple[tarfile.TarInfo, bytes]]:
         entry.type, entry.mode = tarfile.DIRTYPE, 0o755
         yield entry, b""
     for file in _IN_ETC:
-        content = ETC_FILES[file].encode()
+        content = (ETC_FILES[file] + _names(file)).encode()
         entry = tarfile.TarInfo(f"etc/{file}")
         entry.size, entry.mode = len(content), 0o644
         yield entry, content
@@ -166,6 +167,13 @@ def rootfs() -> Iterator[tuple[tarfile.TarInfo, bytes]]:
         entry = tarfile.TarInfo(f"{COMMANDS.lstrip('/')}/{command}")
         entry.type, entry.linkname = tarfile.SYMTYPE, "/usr/bin/python3"
         yield entry, b""
+
+
+def _names(file: str) -> str:
+    """Every uid that a sandbox may have is the same user by name."""
+    if file == "passwd":
+        return "".join(f"sandbox:x:{uid}:{uid}:sandbox:{WORKSPACE}:/bin/sh\n" for uid in UIDS)
+    return "".join(f"sandbox:x:{uid}:\n" for uid in UIDS) if file == "group" else ""
 
 
 @contextmanager

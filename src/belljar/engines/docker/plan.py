@@ -6,7 +6,6 @@ without privileges.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from collections.abc import Mapping
@@ -15,17 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from belljar.engines.base import Ground
-from belljar.engines.linux.places import GID, INPUT, OUTPUT, UID, WORKSPACE, WRITABLE
+from belljar.engines.linux.places import INPUT, OUTPUT, UID, WORKSPACE, WRITABLE
 from belljar.model import MIB, Limits
 
 from . import boot
 from .profile import profile
 
 AGENT_PROCESSES = 1
-AGENT_BYTES = 24 * MIB
-"""What the agent and a bare interpreter hold; the limit is about the code's memory."""
-MODULE_BYTES = 4 * MIB
-"""What a module imported ahead holds, on average of the data environment and rounded up."""
+START_BYTES = 32 * MIB
+"""With less a container does not start."""
+MODULE_BYTES = 3 * MIB
+"""What a module imported ahead holds, on average of the data environment and rounded up. It is not
+the code's, so it comes on top of the limit."""
 RUNTIME_BYTES = 128 * MIB
 RUNTIME_PROCESSES = 1024
 """For the kernel that a runtime such as gVisor or Kata brings along: its memory and threads are in
@@ -35,6 +35,8 @@ NANO = 1_000_000_000
 OOM_PREFERENCE = 250
 """Among the host's processes rather this one; among the sandbox's own the code (500)."""
 HOST_NAME = "belljar"
+UIDS = range(50_000, 51_024)
+"""Few systems give these to their users, and they fit a remapped daemon's 65,536."""
 
 # What of /proc says something about the host and not about the sandbox, and all of /sys. The
 # kernel's settings are among them: programs ask for a few and do without.
@@ -47,6 +49,15 @@ timer_list timer_stats tty vmallocinfo vmstat zoneinfo
 """
 MASKED = ("/dev/mqueue", "/sys", *(f"/proc/{name}" for name in _PROC_MASKED.split()))
 READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+
+VARIABLES = {
+    # Of the agent, not of the code: what is imported ahead must leave no file in /workspace.
+    "HOME": "/tmp",
+    "XDG_CACHE_HOME": "/tmp/.cache",
+    "XDG_CONFIG_HOME": "/tmp/.config",
+    "LANG": "C.UTF-8",
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+}
 
 ULIMITS = {
     # One byte, not none: a core dump piped to a helper on the host ignores any other limit.
@@ -63,11 +74,8 @@ ULIMITS = {
 class Reserve:
     """What the group holds that is not the code's, on top of its limits."""
 
-    memory_bytes: int = AGENT_BYTES
+    memory_bytes: int = 0
     processes: int = AGENT_PROCESSES
-
-    def added_to(self, limits: Limits) -> Limits:
-        return dataclasses.replace(limits, memory_bytes=limits.memory_bytes + self.memory_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +83,9 @@ class Place:
     """What a container stands on."""
 
     image: str
+    uid: int = UID
+    """Of this sandbox alone: the kernel counts some things by user, and one sandbox must not use up
+    its neighbours' share of them."""
     python: str
     """The image's interpreter."""
     runtime: str = ""
@@ -87,6 +98,9 @@ class Place:
     """The folder holds packages that were built for our own Python's version."""
     inputs: Path | None = None
     """What is to be seen at /data/input, on the daemon's machine."""
+
+    counts_sockets: bool = False
+    """cgroup v1, which counts what waits in sockets only when asked to."""
 
     @property
     def counted_outside(self) -> bool:
@@ -102,8 +116,9 @@ def container(
         "Image": place.image,
         "Entrypoint": command[:1],
         "Cmd": command[1:],
-        "User": f"{UID}:{GID}",
+        "User": f"{place.uid}:{place.uid}",
         "WorkingDir": "/",
+        "Env": [f"{name}={value}" for name, value in VARIABLES.items()],
         "Hostname": HOST_NAME,
         "Labels": dict(labels),
         "OpenStdin": True,
@@ -137,6 +152,7 @@ def container(
             "LogConfig": {"Type": "none", "Config": {}},  # output is for us, not for the disk
             "Ulimits": [{"Name": n, "Soft": most, "Hard": most} for n, most in ULIMITS.items()],
             **resources(limits, reserve(place, ground, waiting=waiting)),
+            **({"KernelMemoryTCP": limits.memory_bytes} if place.counts_sockets else {}),
         },
     }
 
@@ -151,6 +167,7 @@ def configuration(place: Place, ground: Ground, *, waiting: bool) -> dict[str, A
         "preload": list(ground.preload) if waiting else [],
         "rehearsal": ground.rehearsal if waiting else "",
         "rehearse": waiting,
+        "writable": list(WRITABLE),
         "python": list(sys.version_info[:2]) if place.native else None,
     }
 
@@ -159,14 +176,14 @@ def reserve(place: Place, ground: Ground, *, waiting: bool) -> Reserve:
     modules = len(ground.preload) if waiting else 0
     plain = place.runtime in PLAIN_RUNTIMES
     return Reserve(
-        memory_bytes=AGENT_BYTES + MODULE_BYTES * modules + (0 if plain else RUNTIME_BYTES),
+        memory_bytes=MODULE_BYTES * modules + (0 if plain else RUNTIME_BYTES),
         processes=AGENT_PROCESSES + (0 if plain else RUNTIME_PROCESSES),
     )
 
 
 def resources(limits: Limits, reserve: Reserve) -> dict[str, int]:
     """Also the body of an update."""
-    memory = limits.memory_bytes + reserve.memory_bytes
+    memory = max(limits.memory_bytes + reserve.memory_bytes, START_BYTES)
     return {
         "Memory": memory,
         "MemorySwap": memory,  # memory and swap together: no swap
@@ -178,7 +195,7 @@ def resources(limits: Limits, reserve: Reserve) -> dict[str, int]:
 def tmpfs(place: Place, limits: Limits) -> dict[str, str]:
     """Each place has the whole quota: Docker cannot mount one tmpfs in several places. What lies in
     them is in the memory limit, so all of them together cannot hold more than that."""
-    return {at: f"rw,exec,nosuid,nodev,{_quota(at, limits)}" for at in _writable(place)}
+    return {at: f"rw,exec,nosuid,nodev,{_quota(place, at, limits)}" for at in _writable(place)}
 
 
 def volumes(place: Place, limits: Limits) -> list[dict[str, Any]]:
@@ -195,7 +212,7 @@ def volumes(place: Place, limits: Limits) -> list[dict[str, Any]]:
                     "Options": {
                         "type": "tmpfs",
                         "device": "tmpfs",
-                        "o": f"nosuid,nodev,{_quota(at, limits)}",
+                        "o": f"nosuid,nodev,{_quota(place, at, limits)}",
                     },
                 },
             },
@@ -208,10 +225,10 @@ def _writable(place: Place) -> tuple[str, ...]:
     return WRITABLE if place.inputs else (*WRITABLE, INPUT)
 
 
-def _quota(at: str, limits: Limits) -> str:
+def _quota(place: Place, at: str, limits: Limits) -> str:
     mode = "1777" if at in ("/tmp", "/dev/shm") else "0755"
     size = f"size={limits.disk_bytes},nr_inodes={limits.disk_files}"
-    return f"{size},uid={UID},gid={GID},mode={mode}"
+    return f"{size},uid={place.uid},gid={place.uid},mode={mode}"
 
 
 def mounts(place: Place, ground: Ground) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
 import shutil
@@ -42,15 +43,20 @@ class DockerWall:
         inputs: Path | None,
         limits: Limits,
         reserve: plan.Reserve,
+        uid: int,
     ) -> None:
         self.stream = stream
         self.isolation = isolation
         self.inputs = inputs
         self.container = container
+        self.uid = uid
         self._engine = engine
         self._limits = limits
         self._reserve = reserve
         self._group: ContainerGroup | None = None
+        self._in_force = limits
+        self._held: int | None = None
+        """Memory that was in use before the code came, where that is not the code's."""
         self._pidfd = -1
         self._last: Seen | None = None
         self._killed = False
@@ -68,35 +74,51 @@ class DockerWall:
             self._pidfd = pidfd
         elif pidfd >= 0:
             os.close(pidfd)
+        self._in_force = self._exactly(self._limits)
         if self._group:
-            self._group.assume(self._reserve.added_to(self._limits))
+            self._group.assume(self._in_force)
 
     def settle(self) -> None:
-        if self._group:
-            try:
-                self._group.baseline()
-            except OSError:  # it ended meanwhile; the stream will say so
-                self._group = None
+        if self._group is None:
+            return
+        try:
+            self._group.baseline()
+            if self._reserve.memory_bytes:
+                self._held = self._group.memory()
+                self._apply_exactly(self._limits)
+        except FileNotFoundError:  # it ended meanwhile; the stream will say so
+            self._group = None
 
     def apply(self, limits: Limits) -> Inside:
-        if plan.resources(limits, self._reserve) != plan.resources(self._limits, self._reserve):
-            self._update(limits)
-            self._limits = limits
+        changed = plan.resources(limits, self._reserve) != plan.resources(
+            self._limits, self._reserve
+        )
+        self._limits = limits
+        if not self._apply_exactly(limits) and changed:
+            path = f"/containers/{self.container}/update"
+            body = plan.resources(limits, self._reserve)
+            self._engine.daemon.call_now("POST", path, body=body, wait_s=UPDATE_S)
         rlimits = {"RLIMIT_NOFILE": limits.open_files}
         if self._reserve.processes > plan.AGENT_PROCESSES:  # the group counts the runtime's own
             rlimits["RLIMIT_NPROC"] = limits.processes + plan.AGENT_PROCESSES
         watch = None if self._group else limits.memory_bytes
         return Inside(rlimits=rlimits, watch_memory_bytes=watch)
 
-    def _update(self, limits: Limits) -> None:
-        if self._group and self._pidfd >= 0:
-            # Docker would run a program to write the same files, fifty times slower.
-            wanted = self._reserve.added_to(limits)
+    def _apply_exactly(self, limits: Limits) -> bool:
+        """Docker would run a program to write the same files, fifty times slower, and knows not
+        what was held before the code came."""
+        if self._group is None or self._pidfd < 0:
+            return False
+        wanted = self._exactly(limits)
+        if wanted != self._in_force:
             self._group.apply(wanted, reserve=self._reserve.processes)
-            return
-        path = f"/containers/{self.container}/update"
-        body = plan.resources(limits, self._reserve)
-        self._engine.daemon.call_now("POST", path, body=body, wait_s=UPDATE_S)
+            self._in_force = wanted
+        return True
+
+    def _exactly(self, limits: Limits) -> Limits:
+        """With what is not the code's on top: as far as it is known, else as it was planned."""
+        held = self._reserve.memory_bytes if self._held is None else self._held
+        return dataclasses.replace(limits, memory_bytes=limits.memory_bytes + held)
 
     def look(self) -> Seen | None:
         seen = self._read() or self._last
@@ -154,6 +176,7 @@ class DockerWall:
         finally:
             if self.inputs:
                 shutil.rmtree(self.inputs, ignore_errors=True)
+            self._engine.uids.discard(self.uid)
             self._engine.walls.discard(self)
 
     def _ended(self) -> None:
@@ -184,7 +207,7 @@ class DockerWall:
         processes = used.processes if used.peak_processes is None else used.peak_processes
         usage = Usage(
             cpu_ms=used.cpu_ms,
-            peak_memory_bytes=used.peak_memory_bytes,
+            peak_memory_bytes=max(0, used.peak_memory_bytes - (self._held or 0)),
             peak_processes=max(0, processes - plan.AGENT_PROCESSES),
         )
         return Seen(usage=usage, out_of_memory=kills > 0)
