@@ -24,6 +24,7 @@ from belljar.environments.layers import FILES, MANIFEST, Layer
 from belljar.environments.resolve import Pin, resolve, unavailable
 from belljar.environments.watched import Bounds
 from belljar.errors import EnvironmentUnavailable
+from belljar.model import MIB
 from belljar.runtimes.interpreter import base_interpreter
 from belljar.settings import Settings
 
@@ -31,8 +32,8 @@ LANES = 8
 """How many builders may work at once on one data directory; each holds the lock of a lane."""
 _BUILDING = ".building"
 _WAIT_S = 0.05
-_OVERHEAD_BYTES = 64 * 1024**2
-"""uv's notes on the index, which are deleted with its cache, while a build goes on."""
+_SPARE_BYTES = 64 * MIB
+"""For uv's notes on the index, which are deleted with its cache."""
 
 # Files that are not Python, or not this Python, are in many wheels: those stay uncompiled. The
 # parser reads a stranger's text here, so it gets little memory and no say in the matter.
@@ -118,7 +119,8 @@ def _lane(request: Path, settings: Settings, progress: Progress) -> Iterator[Bou
                 scratch=scratch,
                 deadline=time.monotonic() + settings.package_build_s,
                 seconds=settings.package_build_s,
-                most_bytes=settings.package_bytes + _OVERHEAD_BYTES,
+                most_bytes=settings.package_bytes,
+                spare_bytes=_SPARE_BYTES,
                 lock_fd=lock_fd,
             )
         finally:
@@ -151,8 +153,7 @@ def _layer(pins: Sequence[Pin], settings: Settings, *, bounds: Bounds, progress:
     taken = sum(item.bytes for item in layers.installed(settings))
     if taken > settings.layers_bytes:
         raise EnvironmentUnavailable(
-            f"packages: the sets that are built take {taken / 1024**2:.0f} MiB, and no more are "
-            "built",
+            f"packages: the sets that are built take {taken / MIB:.0f} MiB, and no more are built",
             hint="belljar env list shows them, belljar env remove deletes them; the operator's "
             "setting layers_bytes decides",
         )
