@@ -29,8 +29,6 @@ from .wall import GvisorWall
 
 log = logging.getLogger("belljar")
 PACKAGE = Path(__file__).resolve().parents[2]
-PAUSES_S = (0.05, 0.2, 1.0, None)
-"""Version 20221219 now and then takes a sandbox that runs for one that has stopped."""
 WARM_S = 60.0
 """How long the imports of an environment may take before its snapshot."""
 
@@ -201,13 +199,13 @@ class GvisorEngine:
         task = self._images.get(ground.key)
         if task is None and waiting:
             task = self._images[ground.key] = asyncio.ensure_future(self.snapshot(ground))
+            task.add_done_callback(_tell)
         if task is None or not (waiting or task.done()):
             return None
         try:
             return await asyncio.shield(task)
-        except BelljarError as error:
-            log.warning("gvisor starts every sandbox anew, for lack of a snapshot: %s", error)
-            return None
+        except BelljarError:
+            return None  # told when it happened
 
     async def snapshot(self, ground: Ground) -> Path:
         """Starts a sandbox, waits until it has imported all, and lets runsc write it to disk."""
@@ -218,20 +216,9 @@ class GvisorEngine:
         try:
             await _until_warm(wall.stream)
             compression = ["--compression=none"] if "directfs" in runsc.options else []
-            name = wall.folder.name
-            argv = runsc.argv(
-                wall.folder / "state", "checkpoint", f"--image-path={path}", *compression, name
-            )
-            for pause_s in PAUSES_S:
-                try:
-                    await start.call(
-                        argv, stream=None, group=None, cpus=None, what="gvisor's snapshot"
-                    )
-                    break
-                except EngineError:
-                    if pause_s is None:
-                        raise
-                await asyncio.sleep(pause_s)
+            words = ("checkpoint", f"--image-path={path}", *compression, wall.folder.name)
+            argv = runsc.argv(wall.folder / "state", *words)
+            await start.call(argv, what="gvisor's snapshot")
         finally:
             await wall.destroy()
         return path
@@ -267,6 +254,11 @@ class GvisorEngine:
                     f" (there is only: {isolation[control]})",
                     hint="belljar doctor says what is missing",
                 )
+
+
+def _tell(taking: asyncio.Task[Path]) -> None:
+    if not taking.cancelled() and (error := taking.exception()):
+        log.warning("gvisor starts every sandbox anew, for lack of a snapshot: %s", error)
 
 
 async def _until_warm(stream: socket.socket) -> None:

@@ -12,8 +12,10 @@ from belljar.errors import EngineError
 from belljar.model import MIB, Limits
 
 OVERHEAD_BYTES = 192 * MIB
-"""gVisor's kernel, its file server, and a warm interpreter's agent. What the code itself may have
-is counted inside, so that it is stopped before the host's kernel takes the whole sandbox away."""
+"""gVisor's kernel, its file server, and a warm interpreter, until it is known what they hold."""
+SLACK = 0.1
+"""What the code may have is counted inside, so that it is stopped before the host's kernel takes
+the whole sandbox away; but what it costs the host may not be much more."""
 HOST_TASKS = 128
 TASKS_PER_PROCESS = 12
 """A process inside is two tasks outside with systrap, and up to nine with ptrace."""
@@ -42,8 +44,10 @@ def create(hierarchy: cgroups.Hierarchy, limits: Limits) -> cgroups.Group:
     return group
 
 
-def apply(group: cgroups.Group, limits: Limits) -> None:
-    outside = dataclasses.replace(limits, memory_bytes=limits.memory_bytes + OVERHEAD_BYTES)
+def apply(group: cgroups.Group, limits: Limits, *, held_bytes: int = 0) -> None:
+    """`held_bytes`: what the sandbox holds while it waits, if that is known."""
+    own = held_bytes + int(SLACK * limits.memory_bytes) if held_bytes else OVERHEAD_BYTES
+    outside = dataclasses.replace(limits, memory_bytes=limits.memory_bytes + own)
     group.apply(outside, reserve=HOST_TASKS + (TASKS_PER_PROCESS - 1) * limits.processes)
 
 

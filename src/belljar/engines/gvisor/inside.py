@@ -6,6 +6,7 @@ at it if only the user is the same. What the agent does to files it does as the 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import struct
@@ -22,10 +23,17 @@ _HIDDEN = kernel.MS_NOSUID | kernel.MS_NODEV
 
 def main() -> None:
     """Never returns."""
+    for stream in (0, 1):
+        os.set_blocking(stream, True)  # what comes from the host is not, in gVisor
     with open(GROUND) as file:
         ground = json.load(file)
     make_places(ground["disk_bytes"])
     kernel.mount(places.EMPTY, "/proc/1", None, kernel.MS_BIND)
+    for path in ("/dev/fuse", "/dev/net/tun"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    with contextlib.suppress(FileNotFoundError):
+        os.rmdir("/dev/net")
     configuration = {
         "stream": [0, 1],
         "roots": {
@@ -123,7 +131,7 @@ def make_places(disk_bytes: int) -> None:
     as_root()
     for target, source in sources.items():
         os.makedirs(target, exist_ok=True)
-        kernel.mount(source, target, None, kernel.MS_BIND)
+        kernel.mount(source, target, None, kernel.MS_BIND | _HIDDEN)
     kernel.mount(places.EMPTY, places.BOX, None, kernel.MS_BIND)
 
 

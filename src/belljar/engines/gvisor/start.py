@@ -25,10 +25,10 @@ HINT = "belljar doctor says what gVisor needs here"
 async def call(
     argv: Sequence[str],
     *,
-    stream: socket.socket | None,
-    group: cgroups.Group | None,
-    cpus: list[int] | None,
     what: str,
+    stream: socket.socket | None = None,
+    group: cgroups.Group | None = None,
+    cpus: list[int] | None = None,
 ) -> None:
     """Runs runsc to its end; the sandbox that it started lives on. `stream` is closed here."""
     complaints = os.memfd_create("belljar-runsc")

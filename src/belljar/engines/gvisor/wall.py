@@ -39,18 +39,19 @@ class GvisorWall:
         self._gone = gone
         self._pid = int((folder / "pid").read_text())
         self._pidfd = _pidfd(self._pid)
-        self._held_before = 0
+        self._held_bytes = 0
         self._killed = False
         self._destroyed: asyncio.Task[None] | None = None
 
     def settle(self) -> None:
         if self._group:
             self._group.baseline()
-            self._held_before = self._group.usage().peak_memory_bytes
+            self._held_bytes = self._group.usage().peak_memory_bytes
+            groups.apply(self._group, self._limits, held_bytes=self._held_bytes)
 
     def apply(self, limits: Limits) -> Inside:
         if self._group and limits != self._limits:
-            groups.apply(self._group, limits)
+            groups.apply(self._group, limits, held_bytes=self._held_bytes)
             self._limits = limits
         # gVisor counts a process for the user who started it: the code's first one is the agent's.
         # Randomness needs no word from here: gVisor asks the host for it, and each copy of the
@@ -71,7 +72,7 @@ class GvisorWall:
             return None
         usage = Usage(
             cpu_ms=used.cpu_ms,
-            peak_memory_bytes=max(0, used.peak_memory_bytes - self._held_before),
+            peak_memory_bytes=max(0, used.peak_memory_bytes - self._held_bytes),
             peak_processes=0,
         )
         return Seen(usage=usage, out_of_memory=killed)
