@@ -3,6 +3,7 @@ here is what is its own: two interpreters, files in memory, limits that are not 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -82,6 +83,22 @@ def test_a_callers_module_goes_before_one_that_was_imported_ahead(jar: Belljar) 
     assert result.stdout == "5\n"
 
 
+def test_clocks_start_with_the_run_and_run_right(jar: Belljar) -> None:
+    """They tell nothing about how long the host, or the warm interpreter, has been up."""
+    code = """
+import time
+print(time.monotonic() < 1, abs(time.time() - float(input())) < 60)
+started, used = time.monotonic(), time.process_time()
+while time.monotonic() - started < 0.2: pass
+print(0 < time.process_time() - used < 5)
+started = time.monotonic()
+time.sleep(0.2)
+print(0.19 < time.monotonic() - started < 5)
+"""
+    result = jar.run(code, stdin=str(time.time()).encode())
+    assert result.stdout == "True True\nTrue\nTrue\n", result.stderr
+
+
 def test_sandboxes_share_nothing(jar: Belljar) -> None:
     code = (
         "import random, uuid, os, math; print(random.random(), uuid.uuid4(), os.urandom(4).hex())"
@@ -152,7 +169,7 @@ def test_an_endless_loop_is_stopped_and_what_it_left_comes_back(jar: Belljar) ->
     assert (result.status, result.stdout) == ("timeout", "begun\n")
     assert [file.name for file in result.files] == ["a"]
     assert result.duration_ms < 3000
-    assert result.usage.cpu_ms > 300
+    assert result.usage.cpu_ms > 20
 
 
 def test_a_trap_is_a_killed_run_that_says_so(jar: Belljar) -> None:

@@ -132,6 +132,12 @@ class Worker:
     # -- beside the code -------------------------------------------------------------------------
 
     def _listen(self) -> None:
+        try:
+            self._listen_for_ever()
+        except BaseException:
+            os._exit(1)  # deaf, it could not be stopped in order
+
+    def _listen_for_ever(self) -> None:
         poll = select.poll()
         poll.register(self._stream, select.POLLIN)
         tell = time.monotonic() + TELL_MS / 1000
