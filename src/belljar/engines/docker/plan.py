@@ -47,8 +47,19 @@ kpagecgroup kpagecount kpageflags latency_stats locks mdstat misc modules mtrr p
 partitions pressure sched_debug schedstat scsi slabinfo softirqs swaps sys sysrq-trigger sysvipc
 timer_list timer_stats tty vmallocinfo vmstat zoneinfo
 """
-MASKED = ("/dev/mqueue", "/sys", *(f"/proc/{name}" for name in _PROC_MASKED.split()))
+# Terminals are counted for the whole machine: without them nobody can take the neighbours'.
+MASKED = ("/dev/mqueue", "/dev/pts", "/sys", *(f"/proc/{name}" for name in _PROC_MASKED.split()))
 READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+
+# Bytes that wait in sockets are kernel memory, some of it charged to nobody: few may wait, and
+# little in each; loopback needs no large windows.
+SYSCTLS = {
+    "net.core.somaxconn": "32",
+    "net.ipv4.tcp_rmem": "4096 16384 16384",
+    "net.ipv4.tcp_wmem": "4096 16384 65536",
+    "net.ipv4.igmp_max_memberships": "0",
+    "net.unix.max_dgram_qlen": "8",
+}
 
 VARIABLES = {
     # Of the agent, not of the code: what is imported ahead must leave no file in /workspace.
@@ -147,6 +158,7 @@ def container(
             + (volumes(place, limits) if place.counted_outside else []),
             "MaskedPaths": list(MASKED),
             "ReadonlyPaths": list(READ_ONLY),
+            "Sysctls": SYSCTLS if place.runtime in PLAIN_RUNTIMES else {},
             "OomScoreAdj": OOM_PREFERENCE,
             "Init": False,
             "LogConfig": {"Type": "none", "Config": {}},  # output is for us, not for the disk
