@@ -1,6 +1,7 @@
 # Two commands are enough on a fresh machine: `make run` and `make test`.
-# Everything is installed into .venv and BELLJAR_HOME; as root, `make test` also makes (and removes)
-# a system user, to run the tests once more without privileges.
+# Everything is installed into .venv and BELLJAR_HOME; as root, `make test` also installs and starts
+# what the engines need (tests/engines_up.sh), and makes (and removes) a system user, to run the tests
+# once more without privileges.
 
 SHELL := /bin/bash
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 /usr/bin/python3; do \
@@ -22,6 +23,8 @@ run: setup  ## run sample code in a sandbox and show the result
 
 test: setup environments  ## all checks and tests, as this user and (if root) as an ordinary user too
 	$(MAKE) --no-print-directory check
+	@engines="$$(mktemp -d)"; trap 'tests/engines_up.sh down "$$engines"' EXIT; \
+	started="$$(tests/engines_up.sh up "$$engines")" && eval "$$started" && \
 	BELLJAR_TEST_HOME=$(ENVIRONMENTS_HOME) $(BIN)/python -m pytest
 	@if [ "$$(id -u)" = 0 ]; then $(MAKE) --no-print-directory test-user; fi
 
