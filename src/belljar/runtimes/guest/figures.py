@@ -30,7 +30,7 @@ class Figures:
 
     def adapt(self, pyplot: Any) -> None:
         """`show` shows at once. A figure's own does as well, which without a screen would warn."""
-        pyplot.show = self.show_open
+        pyplot.show = functools.partial(self.show_open)  # it sets attributes of its functions
         figures: Any = sys.modules["matplotlib.figure"]
         figures.Figure.show = functools.partialmethod(_show_with, self)
 

@@ -49,7 +49,7 @@ def records(value: Any) -> tuple[str, dict[str, Any]]:
     else:
         frame = value.iloc[:JSON_ROWS, :JSON_COLUMNS]
     index = value.index
-    if not (isinstance(index, pandas.RangeIndex) and index.name is None and index.step == 1):
+    if not (isinstance(index, pandas.RangeIndex) and index.name is None and not index.start):
         frame = frame.reset_index(allow_duplicates=True)
     frame = frame.set_axis(_names(frame.columns), axis=1)
     text = _json(frame)
