@@ -413,6 +413,19 @@ def test_S5_a_wheel_cannot_write_elsewhere(stocked: Shop) -> None:
     assert stocked.left_over() == []
 
 
+def test_S5_what_is_installed_is_what_was_resolved(stocked: Shop) -> None:
+    """Somebody puts another file under the same name between the two."""
+    other = stocked.path / "other"
+    other.mkdir()
+    write_wheel(other, "beta", "1.2", {"beta.py": "two = 'exchanged'\n"})
+    exchange = f"cp {other}/beta-1.2-py3-none-any.whl {stocked.wheels}/"
+    forget = 'rm -r "$UV_CACHE_DIR"'  # or uv takes what it has read already
+    stocked.write_uv(before=f'[ "$2" = install ] && {exchange} && {forget}')
+    with pytest.raises(EnvironmentUnavailable, match="Hash mismatch"):
+        stocked.layer("beta")
+    assert layers.installed(stocked.settings) == [] and stocked.left_over() == []
+
+
 def test_S5_a_link_in_a_wheel_leads_nowhere(stocked: Shop) -> None:
     stocked.wheel("linked", "1.0", {"linked.py": ""}, links={"passwd": "/etc/passwd"})
     layer = stocked.layer("linked")
@@ -473,7 +486,9 @@ def test_the_settings_of_a_user_or_a_folder_do_not_count(
     """A uv.toml lying there could name another package index."""
     elsewhere = stocked.path / "elsewhere"
     (elsewhere / ".config" / "uv").mkdir(parents=True)
-    for path in (elsewhere / "uv.toml", elsewhere / ".config" / "uv" / "uv.toml"):
+    stocked.home.mkdir()
+    homes = (elsewhere, elsewhere / ".config" / "uv", stocked.home)  # the last is above the build
+    for path in [home / "uv.toml" for home in homes]:
         path.write_text("this would be an error = = =\n")
     monkeypatch.chdir(elsewhere)
     monkeypatch.setenv("HOME", str(elsewhere))
@@ -482,12 +497,29 @@ def test_the_settings_of_a_user_or_a_folder_do_not_count(
     assert stocked.layer("beta").packages == {"beta": "1.2"}
 
 
-def test_source_that_breaks_the_compiler_is_left_uncompiled(stocked: Shop) -> None:
-    deep = "x = " + "(" * 150 + "-" * 200_000 + "1" + ")" * 150 + "\n"
-    stocked.wheel("deep", "1.0", {"deep/__init__.py": "", "deep/nested.py": deep})
+@pytest.mark.parametrize("ending", ["os.abort()", "os._exit(3)"], ids=["crash", "exit"])
+def test_source_that_breaks_the_compiler_is_left_uncompiled(
+    stocked: Shop, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    monkeypatch.setattr(assemble, "_COMPILE", f"import os; {ending}")
+    layer = stocked.layer("beta")
+    assert not list(layer.folder.rglob("*.pyc"))
+    assert python(layer, "import beta; print(beta.two)") == "2\n"
+
+
+def test_source_that_is_hard_to_parse_harms_nothing(stocked: Shop) -> None:
+    deep = {
+        "deep/__init__.py": "",
+        "deep/minus.py": "x = " + "-" * 200_000 + "1\n",
+        "deep/brackets.py": "x = " + "(" * 5_000 + ")" * 5_000 + "\n",
+        "deep/plus.py": "x = " + "1+" * 100_000 + "1\n",
+        "deep/nul.py": "x = '\0'\n",
+        "deep/cookie.py": "# coding: nonsense\n",
+    }
+    stocked.wheel("deep", "1.0", deep)
     layer = stocked.layer("deep")
-    assert (layer.folder / "deep" / "nested.py").exists()
-    assert python(layer, "import deep") == ""
+    assert deep.keys() <= {str(path.relative_to(layer.folder)) for path in layer.folder.rglob("*")}
+    assert Path(importlib.util.cache_from_source(str(layer.folder / "deep/__init__.py"))).exists()
 
 
 # --- several at once
