@@ -18,7 +18,7 @@ from belljar.errors import (
 )
 from belljar.model import ErrorInfo, Request, Status
 from belljar.policy.limits import check_minimum
-from belljar.runtimes import languages
+from belljar.runtimes import languages, restricted
 from belljar.sandbox import Order, Outcome
 from belljar.settings import Settings
 
@@ -51,15 +51,22 @@ def order(
     )
     variables = catalogue.get(ground.name).variables_for(request.limits)
     in_place = language.name == "python" and not request.fresh_exec
-    code = request.code.encode()
+    workspace = {language.file_name: request.code.encode(), **request.files}
+    program, argv = language.file_name, launch.argv
+    if request.language_level == "restricted":
+        least = restricted.MINIMUM_DISK_BYTES
+        check_minimum("disk_bytes", request.limits, least, who="the restricted level")
+        workspace.update(restricted.files())
+        argv = tuple(restricted.PROGRAM if word == program else word for word in argv)
+        program = restricted.PROGRAM
     return Order(
-        path=f"{WORKSPACE}/{language.file_name}",
-        argv=None if in_place else launch.argv,
+        path=f"{WORKSPACE}/{program}",
+        argv=None if in_place else argv,
         compile=launch.compile_argv or None,
         env={**launch.variables, **variables, **request.env},
         stdin=request.stdin,
         stdin_descriptor=stdin_descriptor,
-        workspace={language.file_name: code, **request.files},
+        workspace=workspace,
         inputs=request.inputs,
         limits=request.limits,
     )

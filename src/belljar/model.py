@@ -19,6 +19,7 @@ GIB = 1024 * MIB
 
 Status = Literal["ok", "error", "timeout", "out_of_memory", "killed", "denied"]
 FilterMode = Literal["off", "warn", "deny"]
+LanguageLevel = Literal["full", "restricted"]
 Need = Literal["fastest", "strongest", "files", "network", "any_language", "no_io"]
 NEEDS: tuple[str, ...] = get_args(Need)
 
@@ -59,6 +60,8 @@ class Request:
     inputs: Mapping[str, bytes] = field(default_factory=dict)
     """Put into /data/input, which the code can read and not change."""
     filter: FilterMode = "off"
+    language_level: LanguageLevel = "full"
+    """"restricted": compiled by RestrictedPython, behind the same wall."""
     fresh_exec: bool = False
     """Run in a newly executed interpreter instead of a fork of the warm one."""
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from belljar.errors import InvalidRequest
-from belljar.model import FilterMode, Need, Request
+from belljar.model import FilterMode, LanguageLevel, Need, Request
 from belljar.policy.limits import BOUNDS, requested_limits
 from belljar.sandbox import OnOutput, OnUsage
 from belljar.settings import Settings
@@ -34,6 +34,7 @@ class RunOptions(TypedDict, total=False):
     files: Mapping[str, str | bytes]
     inputs: Mapping[str, str | bytes]
     filter: FilterMode
+    language_level: LanguageLevel
     fresh_exec: bool
     stdin_descriptor: int | None
     """An open file, pipe or terminal to read standard input from while the code runs."""

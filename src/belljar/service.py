@@ -17,11 +17,11 @@ from belljar.engines.choice import Wanted
 from belljar.environments.catalogue import BASE, Environment
 from belljar.environments.folders import Progress
 from belljar.errors import Closed, EngineError, InvalidRequest, Unavailable, UnknownEngine
-from belljar.model import Request, Result
+from belljar.model import Finding, Request, Result
 from belljar.policy import filter as static_filter
 from belljar.policy.decide import Decision, decide
 from belljar.pool import Pool
-from belljar.runtimes import languages
+from belljar.runtimes import languages, restricted
 from belljar.sandbox import OnOutput, OnUsage, Order, Outcome
 from belljar.settings import Settings
 from belljar.walls import Walls
@@ -102,13 +102,18 @@ class Service:
         engine = pool.engine
         verdict = await self._filter(decision, pool)
         if verdict.denied:
-            return _denied(decision, verdict, started)
+            return _denied(decision, verdict.findings, verdict.reason, started)
         ground = await self._ground(pool, environment, tier)
         order = execution.order(
             request, ground, engine.interpreter, stdin_descriptor=stdin_descriptor
         )
         outcome, isolation = await self._execute(pool, ground, order, on_output, on_usage)
         outcome.error = execution.uncaught(request, outcome)
+        if request.language_level == "restricted":
+            isolation = {**isolation, "language": restricted.mechanism()}
+            if findings := restricted.refusals(outcome.error):
+                reason = "".join(f"line {f.line}: {f.message}\n" for f in findings)
+                return _denied(decision, findings, reason, started)
         return Result(
             status=execution.status(outcome),
             exit_code=outcome.exit_code,
@@ -215,14 +220,16 @@ class Service:
         self._slots.release()
 
 
-def _denied(decision: Decision, verdict: static_filter.Verdict, started: float) -> Result:
+def _denied(
+    decision: Decision, findings: tuple[Finding, ...], reason: str, started: float
+) -> Result:
     return Result(
         status="denied",
         exit_code=None,
-        stderr=verdict.reason,
+        stderr=reason,
         duration_ms=(time.perf_counter() - started) * 1000,
         execution_id=secrets.token_hex(16),
         language=decision.request.language,
-        warnings=(*decision.warnings, *verdict.warnings),
-        findings=verdict.findings,
+        warnings=decision.warnings,
+        findings=findings,
     )

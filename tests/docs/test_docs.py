@@ -98,9 +98,10 @@ def blocks(page: Path, language: str) -> Iterator[tuple[int, str, str | None]]:
         yield text.count("\n", 0, fence.start()) + 1, fence[2], shown
 
 
+EXAMPLES = [ROOT / "docs" / "restricted.md"]
 SHOWN = [
     pytest.param(code, shown, id=f"{name(page)}:{line}")
-    for page in (README, LIBRARY)
+    for page in (README, LIBRARY, *EXAMPLES)
     for line, code, shown in blocks(page, "python")
 ]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from belljar.cli import app, files, numbers, run, table, verdict
@@ -52,6 +52,7 @@ def typer_values(arguments: list[str]) -> dict[str, Any] | None:
     return seen[0] if seen else None
 
 
+@settings(deadline=None)  # the first use loads typer
 @given(st.lists(WORDS, max_size=6))
 def test_both_readings_of_the_arguments_agree(arguments: list[str]) -> None:
     """A2: whatever the quick reading accepts, typer reads in the same way."""

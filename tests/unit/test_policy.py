@@ -600,6 +600,7 @@ REQUESTS: dict[str, st.SearchStrategy[Any]] = {
     "language": GARBAGE | st.sampled_from(sorted(KNOWN)),
     "environment": GARBAGE | st.just("auto"),
     "engine": GARBAGE | st.just("auto"),
+    "language_level": GARBAGE | st.just("full"),
     "need": GARBAGE | st.lists(st.sampled_from(NEEDS)),
     "limits": GARBAGE | st.builds(Limits, **{name: st.just(1) | GARBAGE for name in BOUNDS}),
     "stdin": GARBAGE | st.binary(),

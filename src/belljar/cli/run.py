@@ -79,6 +79,13 @@ OPTIONS = (
         "Where to put what the code leaves in /data/output and /workspace.",
     ),
     Option("filter", "--filter", "MODE", "The static filter: off, warn or deny.", default="off"),
+    Option(
+        "language_level",
+        "--language-level",
+        "LEVEL",
+        "full, or restricted: Python compiled by RestrictedPython.",
+        default="full",
+    ),
     Option("fresh_exec", "--fresh-exec", "", "A newly executed interpreter, no warm fork.", "flag"),
     Option("json", "--json", "", "Print the result as JSON, and nothing else.", "flag"),
 )
@@ -127,6 +134,7 @@ def run(
     inputs: list[str],
     output: str | None,
     filter: str,
+    language_level: str,
     fresh_exec: bool,
     json: bool,
 ) -> int:
@@ -154,6 +162,7 @@ def run(
         "inputs": read_files("--input", inputs),
         "stdin_descriptor": standard_input(stdin, taken=code is None and file == "-"),
         "filter": filter,
+        "language_level": language_level,
         "fresh_exec": fresh_exec,
     }
     if output is not None:

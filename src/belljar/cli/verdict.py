@@ -34,7 +34,9 @@ def explain(result: Result, limits: Limits) -> Iterator[str]:
     elif result.status == "out_of_memory":
         yield f"out of memory: the limit was {size(limits.memory_bytes)} (see --memory)"
     elif result.status == "denied":
-        yield "refused by the static filter, nothing was run"
+        restricted = any(finding.rule == "restricted" for finding in result.findings)
+        who = "not in the restricted language" if restricted else "refused by the static filter"
+        yield f"{who}, nothing was run"
         for finding in result.findings:
             yield f"  line {finding.line}: {finding.message} [{finding.rule}]"
     elif result.signal is not None:

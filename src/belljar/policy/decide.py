@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol, cast, get_args
 
 from belljar.errors import (
     CodeTooLarge,
@@ -20,14 +20,15 @@ from belljar.errors import (
     UnknownEnvironment,
     UnknownLanguage,
 )
-from belljar.model import MIB, NEEDS, FilterMode, Limits, Need, Request
+from belljar.model import MIB, NEEDS, FilterMode, LanguageLevel, Limits, Need, Request
 from belljar.policy.limits import check_limits, check_minimum
 from belljar.policy.names import check_names
 from belljar.policy.quote import quote, size
 from belljar.policy.variables import check_variables
 from belljar.settings import Settings
 
-FILTER_MODES: tuple[str, ...] = ("off", "warn", "deny")
+FILTER_MODES: tuple[str, ...] = get_args(FilterMode)
+LANGUAGE_LEVELS: tuple[str, ...] = get_args(LanguageLevel)
 STDIN_BYTES = 16 * MIB
 NAME_CHARACTERS = 64
 
@@ -80,6 +81,7 @@ def decide(
     need = _need(request.need, request.engine)
     if not isinstance(request.fresh_exec, bool):
         raise InvalidRequest(f"fresh_exec: must be True or False, not {quote(request.fresh_exec)}")
+    _check_level(request.language_level, language.name)
     mode, warnings = _filter(request.filter, language.name)
 
     limits = check_limits(request.limits, settings)
@@ -182,6 +184,19 @@ def _need(given: object, engine: str) -> tuple[Need, ...]:
             f"need: the engine is already named ({engine})", hint="give engine or need, not both"
         )
     return cast("tuple[Need, ...]", tuple(name for name in NEEDS if name in needs))
+
+
+def _check_level(level: object, language: str) -> None:
+    if not isinstance(level, str) or level not in LANGUAGE_LEVELS:
+        raise InvalidRequest(
+            f"language_level: {quote(level)} is unknown",
+            hint=f"one of {', '.join(LANGUAGE_LEVELS)}",
+        )
+    if level == "restricted" and language != "python":
+        raise InvalidRequest(
+            f"language_level: there is no restricted {language}",
+            hint="only Python has a restricted level",
+        )
 
 
 def _filter(mode: object, language: str) -> tuple[FilterMode, tuple[str, ...]]:

@@ -8,8 +8,9 @@ from belljar.testing.suite.limits import Limited
 from belljar.testing.suite.live import Live
 from belljar.testing.suite.neighbours import Neighbours
 from belljar.testing.suite.refusals import Refusals
+from belljar.testing.suite.restricted import Restricted
 from belljar.testing.suite.runs import Runs
 
 
-class EngineConformance(Runs, Live, Files, Limited, Neighbours, Life, Refusals):
+class EngineConformance(Runs, Live, Files, Limited, Neighbours, Life, Restricted, Refusals):
     """What a wall must do, through the public interface. Subclass it and set `engine`."""

@@ -83,11 +83,8 @@ class Life(Suite):
             jar.run("pass", engine=self.engine)
         with suppress(Closed):
             future.result(1)
-        _eventually(lambda: _traces() == before, within_s=self.seconds(10))
-        after = _traces()
-        assert after == before, (
-            f"left: {[now - then for now, then in zip(after, before, strict=True)]}"
-        )
+        _eventually(lambda: not _traces() - before, within_s=self.seconds(10))
+        assert sorted(_traces() - before)[:5] == []
 
     def test_f1_warming(self) -> None:
         with self.new_jar() as jar:
@@ -96,11 +93,13 @@ class Life(Suite):
             assert result.stdout == "1\n" and result.engine == self.engine
 
 
-def _traces() -> tuple[set[str], set[str], set[str], set[str]]:
-    descriptors = {f"{n} of {len(os.listdir('/proc/self/fd'))}" for n in ("descriptors",)}
-    mounts = set(Path("/proc/self/mountinfo").read_text().splitlines())
-    temporary = {name for name in os.listdir("/tmp") if "belljar" in name}
-    return {str(pid) for pid in _descendants()}, descriptors, mounts, temporary
+def _traces() -> set[str]:
+    """Ours by name, or by descent: on a machine that others use too, the rest is theirs."""
+    found = {f"process {pid}" for pid in _descendants()}
+    found |= {f"descriptor {name}" for name in os.listdir("/proc/self/fd")}
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    found |= {f"mount {line}" for line in mounts if "belljar" in line}
+    return found | {f"/tmp/{name}" for name in os.listdir("/tmp") if "belljar" in name}
 
 
 def _descendants() -> set[int]:
