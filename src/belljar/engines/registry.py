@@ -46,8 +46,6 @@ def create(name: str, settings: Settings) -> Engine:
 
 
 def capabilities(name: str) -> Capabilities:
-    if not _is_written(name):
-        return Capabilities()
     found = getattr(_load(name), "capabilities", None)
     return found if isinstance(found, Capabilities) else Capabilities()
 
@@ -58,8 +56,6 @@ def why_not(name: str, settings: Settings) -> Missing | None:
     Ours answer in a module `available` beside the engine, which loads nothing heavy; the class of
     another package may have a static method `why_not(settings)`.
     """
-    if not _is_written(name):
-        return Missing(why="not part of this version yet", hint="")
     if name in BUILT_IN:
         package = BUILT_IN[name].partition(":")[0].rpartition(".")[0]
         found = importlib.import_module(f"{package}.available").why_not(settings)
@@ -70,16 +66,6 @@ def why_not(name: str, settings: Settings) -> Missing | None:
             return Missing(why=error.message, hint=error.hint)
         found = look(settings) if look else None
     return cast("Missing | None", found)
-
-
-def _is_written(name: str) -> bool:
-    """While the built-in engines are being written; goes with the last of them."""
-    from importlib.util import find_spec
-
-    if name not in BUILT_IN:
-        return True
-    package = f"belljar.engines.{name}"
-    return all(find_spec(p) for p in (package, f"{package}.engine", f"{package}.available"))
 
 
 def _load(name: str) -> object:
