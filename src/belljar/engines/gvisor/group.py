@@ -13,7 +13,7 @@ from belljar.model import MIB, Limits
 
 OVERHEAD_BYTES = 192 * MIB
 """gVisor's kernel, its file server, and a warm interpreter, until it is known what they hold."""
-SLACK = 0.1
+SLACK = 0.08
 """What the code may have is counted inside, so that it is stopped before the host's kernel takes
 the whole sandbox away; but what it costs the host may not be much more."""
 HOST_TASKS = 128
