@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from belljar.engines.base import Inside, Seen
-from belljar.errors import EngineError
+from belljar.errors import BelljarError, EngineError
 from belljar.model import Limits, Usage
 
 from . import plan
@@ -160,7 +160,7 @@ class DockerWall:
     async def _ask_to_kill(self) -> None:
         try:
             await self._engine.daemon.call("POST", f"/containers/{self.container}/kill")
-        except EngineError:
+        except BelljarError:
             pass  # gone already, or `destroy` will meet the same
 
     async def _destroy(self) -> None:
@@ -192,7 +192,7 @@ class DockerWall:
         """gVisor's kernel dies as a whole, and its group with it; the daemon has noted why."""
         try:
             events = self._engine.daemon.history(self.container)
-        except EngineError:
+        except BelljarError:
             return self._last
         usage = self._last.usage if self._last else Usage()
         return Seen(usage=usage, out_of_memory="oom" in events)
