@@ -76,11 +76,11 @@ def _answer(control: socket.socket) -> tuple[int, int] | None:
                 _become(order, passed, answerer if order["lend"] else None)
             answerer.close()
             try:
+                if order["lend"]:
+                    asking = borrowed.listener(asker), os.dup(passed[1])
                 _send(control, {}, [pidfd])
             finally:
                 os.close(pidfd)
-            if order["lend"]:
-                asking = borrowed.listener(asker), os.dup(passed[1])
     except OSError as error:
         _send(control, {"error": str(error)})
     finally:
