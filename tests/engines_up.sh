@@ -14,6 +14,7 @@ packages=(
     dockerd:docker.io mmdebstrap:mmdebstrap # docker
     runsc:runsc                             # docker+runsc, gvisor
     qemu-system-x86_64:qemu-system-x86      # microvm
+    mkfs.erofs:erofs-utils                  # microvm
 )
 
 say() { echo "engines_up: $*" >&2; }
@@ -78,6 +79,7 @@ up() {
     fi
     install
     start_docker "$1"
+    "$here/.venv/bin/belljar" image build --microvm >&2
     echo "export BELLJAR_REQUIRE_ENGINES=all"
 }
 
