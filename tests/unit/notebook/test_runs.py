@@ -348,6 +348,7 @@ def test_s1_one_event_loop_lives_from_run_to_run(cell: Cells) -> None:
     assert cell("await asyncio.sleep(0)\nasyncio.get_running_loop() is loop").value == "True"
     assert cell("asyncio.run(asyncio.sleep(0, 'own'))").value == "'own'"
     assert cell("await asyncio.sleep(0)\nasyncio.get_running_loop() is loop").value == "True"
+    assert cell("asyncio.get_event_loop().run_until_complete(asyncio.sleep(0, 6))").value == "6"
     cell("loop.close()")
     assert cell("await asyncio.sleep(0, 5)").value == "5"
 
@@ -377,7 +378,7 @@ def test_s6_a_forked_loop_is_its_own(cell: Cells) -> None:
         return await asyncio.get_running_loop().run_in_executor(None, lambda: 5)
     pid = os.fork()
     if pid == 0:
-        await_it = asyncio.get_event_loop_policy().get_event_loop()
+        await_it = asyncio.get_event_loop()
         os._exit(await_it.run_until_complete(work()))
     os.waitpid(pid, 0)[1] >> 8
     """

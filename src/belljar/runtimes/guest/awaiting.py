@@ -6,6 +6,8 @@ It turns only while a run awaits something; tasks left over go on in the next ru
 from __future__ import annotations
 
 import os
+import sys
+import types
 from collections.abc import Coroutine
 from typing import Any
 
@@ -17,16 +19,25 @@ class Loop:
         self._loop: Any = None
         os.register_at_fork(after_in_child=self._forked)
 
-    def run(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        asyncio = library("asyncio")
+    def begin(self) -> None:
+        """Makes it the loop that `asyncio.get_event_loop` finds: asyncio.run() takes it away."""
+        if self._loop is not None:
+            self.adopt(sys.modules["asyncio"])
+
+    def adopt(self, asyncio: Any) -> None:
+        """Called when the code has imported asyncio."""
         if self._loop is None or self._loop.is_closed():
             # poll keeps nothing in the kernel that a fork would share with its parent
             selector = library("selectors").PollSelector()
             self._loop = asyncio.SelectorEventLoop(selector)
+        asyncio.set_event_loop(self._loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        asyncio = library("asyncio")
+        self.adopt(asyncio)
         if self._loop.is_running():
             coroutine.close()
             raise RuntimeError("this run awaits already: await cannot be used in a magic here")
-        asyncio.set_event_loop(self._loop)  # asyncio.run() in another run took it away
         task = self._loop.create_task(coroutine)
         try:
             self._loop.run_until_complete(task)
@@ -38,7 +49,7 @@ class Loop:
             try:
                 self._loop.run_until_complete(task)
             except asyncio.CancelledError as cancelled:
-                raise KeyboardInterrupt().with_traceback(cancelled.__traceback__) from None
+                raise KeyboardInterrupt().with_traceback(_where(cancelled)) from None
             raise KeyboardInterrupt().with_traceback(interrupt.__traceback__) from None
 
     def _forked(self) -> None:
@@ -52,3 +63,10 @@ class Loop:
             self._loop._default_executor = None
         except Exception:
             self._loop = None
+
+
+def _where(cancelled: BaseException) -> types.TracebackType | None:
+    """Before Python 3.11 it is a new exception, with the one from the code as its context."""
+    while isinstance(cancelled.__context__, type(cancelled)):
+        cancelled = cancelled.__context__
+    return cancelled.__traceback__

@@ -136,6 +136,8 @@ class Display:
                 data.update(_clean(bundle or {}))
             except Exception as error:
                 self._failed(value, "_repr_mimebundle_", error)
+            if data.keys() - {"text/plain"}:
+                return  # it has said all; Plotly's HTML beside it would be a page of megabytes
         for mime, method in _METHODS:
             if mime in data or (mime == "image/jpeg" and "image/png" in data):
                 continue

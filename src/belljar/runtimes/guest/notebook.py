@@ -62,7 +62,7 @@ class Notebook:
         self.reset()
         setattr(builtins, cells.DOOR, magics.Magics(self))
         builtins.display = self._display.display  # type: ignore[attr-defined]
-        self._packages = packages.Packages(self._display, self._pictures)
+        self._packages = packages.Packages(self._display, self._pictures, self._loop)
 
     def reset(self) -> None:
         """Forgets every variable."""
@@ -117,6 +117,7 @@ class Notebook:
         self._text = None
         sys.modules["__main__"] = self._module
         self.streams.begin()
+        self._loop.begin()
         self._pictures.begin(self._display.show)
         self._look_for_new_files()
         self.outputs.begin()

@@ -4,21 +4,24 @@ module that people import by habit.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from typing import Any
 
 from . import tables
+from .awaiting import Loop
 from .display import Display
 from .figures import Figures
 from .imports import Onlooker
 
 
 class Packages:
-    def __init__(self, display: Display, pictures: Figures) -> None:
+    def __init__(self, display: Display, pictures: Figures, loop: Loop) -> None:
         self._display = display
         self._onlooker = Onlooker(
             {
+                "asyncio": loop.adopt,
                 "matplotlib.pyplot": pictures.adapt,
                 "pandas": tables.adapt,
                 "plotly.io": self._adapt_plotly,
@@ -40,6 +43,9 @@ class Packages:
 
     def _adapt_altair(self, module: Any) -> None:
         module.renderers.enable("mimetype")
+        render = functools.partial(_without_text, module.renderers.get())
+        module.renderers.register("belljar", render)
+        module.renderers.enable("belljar")
 
     # -- IPython ---------------------------------------------------------------------------------
 
@@ -134,6 +140,13 @@ def _image_type(data: bytes) -> str:
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
     raise ValueError("not a PNG, JPEG, GIF or WebP image")
+
+
+def _without_text(render: Any, *arguments: Any, **options: Any) -> Any:
+    """Altair's own text says that its renderer was not set up; the chart's repr says more."""
+    bundle = render(*arguments, **options)
+    (bundle[0] if isinstance(bundle, tuple) else bundle).pop("text/plain", None)
+    return bundle
 
 
 def _get_ipython() -> None:
