@@ -6,12 +6,14 @@ that is this machine's own (accounts, names, configuration) comes along.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -65,6 +67,9 @@ _LEFT_OUT = frozenset(
         "turtledemo",
     )
 )
+_NO_MODULES = ("_tkinter", "_test", "_ctypes_test", "xx")
+"""Compiled modules that no run needs; the first would bring a window system along."""
+_WORTH_STRIPPING = 64 * 1024
 _LDD = re.compile(r"^\s*(?:\S+ => )?(/\S+) \(0x", re.MULTILINE)
 
 INIT = f"""\
@@ -97,7 +102,7 @@ def base() -> Iterator[cpio.Entry]:
     for entry in _base():
         if entry.path not in seen:
             seen.add(entry.path)
-            yield entry
+            yield _stripped(entry)
 
 
 def _base() -> Iterator[cpio.Entry]:
@@ -130,6 +135,21 @@ def _guest_files(package: Path) -> list[str]:
     ]
 
 
+def _stripped(entry: cpio.Entry) -> cpio.Entry:
+    """Without what only a debugger reads: half of an interpreter that somebody built himself. It
+    would be unpacked by every machine that boots, and lie in every snapshot."""
+    strip = shutil.which("strip")
+    if not strip or len(entry.content) < _WORTH_STRIPPING or entry.content[:4] != b"\x7fELF":
+        return entry
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(entry.content)
+        file.flush()
+        done = subprocess.run([strip, "--strip-unneeded", file.name], capture_output=True)
+        if done.returncode:
+            return entry
+        return dataclasses.replace(entry, content=Path(file.name).read_bytes())
+
+
 def _python() -> Iterator[cpio.Entry]:
     """The base interpreter with its standard library, below /usr/local wherever it was."""
     program = Path(base_interpreter())
@@ -140,7 +160,8 @@ def _python() -> Iterator[cpio.Entry]:
     yield cpio.link("usr/local/bin/python", version)
     without = _LEFT_OUT | {p.name for p in library.glob("config-*")}
     yield from _tree(library, f"usr/local/lib/{version}", without=without)
-    loaded = [program, *library.glob("lib-dynload/*.so")]
+    modules = library.glob("lib-dynload/*.so")
+    loaded = [program, *(path for path in modules if not path.name.startswith(_NO_MODULES))]
     yield from _libraries(loaded)
 
 
@@ -169,6 +190,8 @@ def _tree(source: Path, target: str, *, without: Iterable[str] = ()) -> Iterator
         for name in sorted(files):
             # Compiled for this interpreter without options; those for others are never read.
             if ".opt-" in name or name.endswith((".a", ".exe", ".whl")):
+                continue
+            if below == "lib-dynload" and name.startswith(_NO_MODULES):
                 continue
             path = Path(folder, name)
             place = os.path.normpath(f"{target}/{below}/{name}")
@@ -212,8 +235,8 @@ def _libraries(programs: Iterable[Path]) -> Iterator[cpio.Entry]:
             if path in seen:
                 continue
             seen.add(path)
-            folder = os.path.dirname(path)
+            # /lib is a link to /usr/lib on most machines: each library comes under one name only.
+            folder = os.path.dirname(path).removeprefix("/usr")
             if folder not in folders:
                 folder = folders[0]
-            # /lib is a link to /usr/lib on some machines and a folder of its own on others.
             yield cpio.copy(f"{folder.lstrip('/')}/{os.path.basename(path)}", Path(path))

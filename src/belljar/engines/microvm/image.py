@@ -17,7 +17,7 @@ from belljar.settings import Settings
 
 from . import contents, cpio, modules
 
-BUILDER_VERSION = 1
+BUILDER_VERSION = 2
 """Raise it when the same machine would build another image."""
 PACKAGE = "linux-image-cloud-amd64"
 MANIFEST = "image.json"
@@ -88,6 +88,9 @@ def build(
         if target.exists():
             target.rename(Path(scratch, "old"))
         new.rename(target)
+    for old in target.parent.glob(f"image-{sys.implementation.cache_tag}-*"):
+        if old != target:
+            shutil.rmtree(old, ignore_errors=True)
     found = locate(settings)
     assert found is not None
     return found
