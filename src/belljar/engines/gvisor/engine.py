@@ -11,6 +11,7 @@ import shutil
 import socket
 import sys
 import sysconfig
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ from .wall import GvisorWall
 
 log = logging.getLogger("belljar")
 PACKAGE = Path(__file__).resolve().parents[2]
-WARM_S = 60.0
+WARM_S = 180.0
 """How long the imports of an environment may take before its snapshot."""
 
 
@@ -46,7 +47,7 @@ class Root(NamedTuple):
 
 class GvisorEngine:
     name = "gvisor"
-    capabilities = Capabilities()
+    capabilities = Capabilities(disk_files=False)
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -56,6 +57,7 @@ class GvisorEngine:
         self._folder: folder.Folder | None = None
         self._roots: dict[str, Root] = {}
         self._images: dict[str, asyncio.Task[Path]] = {}
+        self._asked: Counter[str] = Counter()
         self._walls: set[GvisorWall] = set()
         self._making: set[asyncio.Task[GvisorWall]] = set()
         folder.sweep(settings.home)
@@ -195,9 +197,11 @@ class GvisorEngine:
         return Root(path, layout.mounts)
 
     async def _image(self, ground: Ground, *, waiting: bool) -> Path | None:
-        """The snapshot to copy. Who waits for a single run does not wait for one to be taken."""
+        """The snapshot to copy. Who waits for a single run does not wait for one to be taken; but
+        who comes a second time will come again."""
+        self._asked[ground.key] += 1
         task = self._images.get(ground.key)
-        if task is None and waiting:
+        if task is None and (waiting or self._asked[ground.key] > 1):
             task = self._images[ground.key] = asyncio.ensure_future(self.snapshot(ground))
             task.add_done_callback(_tell)
         if task is None or not (waiting or task.done()):
