@@ -58,7 +58,7 @@ class DockerEngine:
         """Containers that could not be removed while the daemon did not answer."""
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._owner = owner.Owner(settings.home)
-        self._images: dict[str, Mapping[str, Any]] = {}
+        self._images: set[str] = set()
         self._facts: Facts | None = None
         self._swept = False
         self._judged_s = 0.0
@@ -127,9 +127,10 @@ class DockerEngine:
             self._check_required(isolation)
             title = f"belljar-{secrets.token_hex(8)}"
             inputs = self._owner.new_inputs(title) if facts.local else None
+            hosts = self._owner.hosts() if facts.local else None
             uid = self._take_uid()
             try:
-                place = replace(place, inputs=inputs, uid=uid)
+                place = replace(place, inputs=inputs, hosts=hosts, uid=uid)
                 return await self._start(place, ground, limits, title, isolation, waiting=waiting)
             except BaseException:
                 self.uids.discard(uid)
@@ -200,35 +201,31 @@ class DockerEngine:
         """The image that has the environment; or the base image, with the host's folder in it."""
         settings = self._settings
         own, base = (available.image_of(name, settings) for name in (ground.name, "base"))
-        if found := await self._image(own):
-            return self._standing(found, own)
+        if await self._image(own):
+            return self._standing(own)
         if ground.name in settings.docker_images or ground.folder is None:
             lack = available.no_image(own, ground.name)
             raise EnvironmentUnavailable(lack.why, hint=lack.hint)
-        found = await self._image(base)
-        if not found:
+        if not await self._image(base):
             lack = available.no_image(base, "base")
             raise EnvironmentUnavailable(lack.why, hint=lack.hint)
-        place = self._standing(found, base)
-        return replace(place, folder=ground.folder, native=bool(ground.package_path))
+        return replace(self._standing(base), folder=ground.folder, native=bool(ground.package_path))
 
-    def _standing(self, found: Mapping[str, Any], image: str) -> plan.Place:
-        labels = (found.get("Config") or {}).get("Labels") or {}
+    def _standing(self, image: str) -> plan.Place:
+        settings = self._settings
         return plan.Place(
-            image=image,
-            python=self._settings.docker_python,
-            runtime=self._settings.docker_runtime,
-            has_names="belljar.image" in labels,
+            image=image, python=settings.docker_python, runtime=settings.docker_runtime
         )
 
-    async def _image(self, image: str) -> Mapping[str, Any] | None:
+    async def _image(self, image: str) -> bool:
+        """Whether there is such an image, and one that can be used."""
         if image in self._images:
-            return self._images[image]
+            return True
         try:
             found = await self.daemon.call("GET", f"/images/{name(image)}/json")
         except Refused as error:
             if error.status == 404:
-                return None
+                return False
             raise
         volumes = (found.get("Config") or {}).get("Volumes")
         if volumes:
@@ -236,8 +233,8 @@ class DockerEngine:
                 f"the image {image} declares volumes ({', '.join(volumes)})",
                 hint="they would be writable without any limit: make an image without VOLUME",
             )
-        self._images[image] = dict(found)
-        return self._images[image]
+        self._images.add(image)
+        return True
 
     # -- the daemon --------------------------------------------------------------------------------
 

@@ -33,10 +33,11 @@ from .plan import UIDS
 SUITES = {(3, 9): "bullseye", (3, 11): "bookworm", (3, 13): "trixie"}
 """Debian's releases by the Python they have."""
 LABELS = {"belljar.image": "2"}
-"""What an image carries that has its own names (/etc/hosts and the like)."""
+"""The version of what we put into an image."""
 PACKAGES = ("python3", "tzdata")
 BUILD_S = 1800.0
-_IN_ETC = ("passwd", "group", "hostname", "hosts", "resolv.conf", "nsswitch.conf", "host.conf")
+_IN_ETC = ("passwd", "group", "nsswitch.conf", "host.conf")
+"""Docker empties hosts, hostname and resolv.conf in every container."""
 _UNWANTED = (
     "var/cache/apt",
     "var/lib/apt/lists",

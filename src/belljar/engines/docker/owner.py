@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from belljar.engines.linux.cgroups.owner import looks_dead, new_owner
+from belljar.engines.linux.root import ETC_FILES
 from belljar.errors import EngineError
 
 LABEL = "belljar.owner"
@@ -38,14 +39,27 @@ class Owner:
 
     def new_inputs(self, container: str) -> Path:
         """A folder that the sandbox's user can read."""
-        if self._lock < 0:
-            self._folder.mkdir(parents=True, mode=0o755)
-            self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(self._lock, fcntl.LOCK_SH)
+        self._claim()
         path = self._folder / container
         path.mkdir()
         path.chmod(0o755)
         return path
+
+    def hosts(self) -> Path:
+        """The /etc/hosts of all our containers: Docker empties the image's."""
+        self._claim()
+        path = self._folder / "hosts"
+        if not path.exists():
+            path.write_text(ETC_FILES["hosts"])
+            path.chmod(0o644)
+        return path
+
+    def _claim(self) -> None:
+        if self._lock < 0:
+            self._folder.mkdir(parents=True)
+            self._folder.chmod(0o755)
+            self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
 
     def close(self) -> None:
         if self._lock >= 0:

@@ -100,9 +100,9 @@ class Place:
     python: str
     """The image's interpreter."""
     runtime: str = ""
-    has_names: bool = False
-    """The image has an /etc/hosts of its own, as ours do. Docker then need not set up a network
-    that has nothing in it, which takes it as long as all the rest; the namespace is as empty."""
+    hosts: Path | None = None
+    """An /etc/hosts of ours, on the daemon's machine. With it Docker need not set up a network that
+    has nothing in it, which takes it as long as all the rest; the namespace is as empty."""
     folder: Path | None = None
     """The environment's folder on the daemon's machine; None where the image has it."""
     native: bool = False
@@ -138,7 +138,7 @@ def container(
         "AttachStdout": True,
         "AttachStderr": True,
         "Tty": False,
-        "NetworkDisabled": place.has_names,
+        "NetworkDisabled": place.hosts is not None,
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": {
             "AutoRemove": True,
@@ -244,7 +244,7 @@ def _quota(place: Place, at: str, limits: Limits) -> str:
 
 
 def mounts(place: Place, ground: Ground) -> list[dict[str, Any]]:
-    wanted = [(place.folder, ground.mount), (place.inputs, INPUT)]
+    wanted = [(place.folder, ground.mount), (place.inputs, INPUT), (place.hosts, "/etc/hosts")]
     return [
         {
             "Type": "bind",
