@@ -20,15 +20,19 @@ if TYPE_CHECKING:
     from belljar import wasm as wasm
     from belljar.errors import (
         BelljarError,
+        Busy,
         Closed,
         EngineError,
         EngineUnavailable,
         EnvironmentUnavailable,
         InvalidRequest,
+        SandboxEnded,
+        SandboxLost,
         Unsupported,
     )
     from belljar.jar import Belljar, run
-    from belljar.model import ErrorInfo, Limits, OutputFile, Result, Usage
+    from belljar.kept.sync import Sandbox
+    from belljar.model import ErrorInfo, Limits, Output, OutputFile, Result, Usage
     from belljar.settings import Settings
 
 _HOMES = {
@@ -39,7 +43,12 @@ _HOMES = {
     "Result": "model",
     "Usage": "model",
     "ErrorInfo": "model",
+    "Output": "model",
     "OutputFile": "model",
+    "Sandbox": "kept.sync",
+    "Busy": "errors",
+    "SandboxEnded": "errors",
+    "SandboxLost": "errors",
     "BelljarError": "errors",
     "InvalidRequest": "errors",
     "Unsupported": "errors",
@@ -52,6 +61,7 @@ _HOMES = {
 __all__ = [
     "Belljar",
     "BelljarError",
+    "Busy",
     "Closed",
     "EngineError",
     "EngineUnavailable",
@@ -59,8 +69,12 @@ __all__ = [
     "ErrorInfo",
     "InvalidRequest",
     "Limits",
+    "Output",
     "OutputFile",
     "Result",
+    "Sandbox",
+    "SandboxEnded",
+    "SandboxLost",
     "Settings",
     "Unsupported",
     "Usage",

@@ -7,10 +7,11 @@ from typing import Unpack
 
 from belljar.core import Belljar
 from belljar.jar import shared
+from belljar.kept.sandbox import Sandbox
 from belljar.model import Result
 from belljar.options import RunOptions
 
-__all__ = ["Belljar", "run"]
+__all__ = ["Belljar", "Sandbox", "run"]
 
 
 async def run(code: str, **options: Unpack[RunOptions]) -> Result:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
 from belljar.environments.folders import Progress
 from belljar.errors import Closed
+from belljar.holding import Held
 from belljar.model import Result
 from belljar.options import RunOptions, make_request
 from belljar.service import Service
@@ -52,6 +54,10 @@ class Belljar:
             on_output=options.get("on_output"),
             on_usage=options.get("on_usage"),
         )
+
+    async def keep(self, options: Mapping[str, object]) -> Held:
+        """What `Sandbox` is made of; `options` are those of `run` that describe a sandbox."""
+        return await self._open().keep(make_request("", options, self.settings))
 
     async def warm(self, name: str, count: int, *, engine: str = "auto") -> None:
         """Returns when `count` sandboxes wait for an environment (or a language's environment).

@@ -17,7 +17,13 @@ BelljarError
 │   └── EnvironmentUnavailable
 ├── EngineError               a wall could not be built, or broke: the host's fault, not the code's
 ├── ModuleStopped             a WebAssembly module did not return from a call: `status` says why
-└── Closed                    a Belljar that was already closed was used
+├── SandboxLost               a kept sandbox, or the state in it, is gone
+├── SandboxFileError          a file in a sandbox cannot be had that way: `kind` says why
+│   ├── SandboxFileMissing
+│   └── SandboxFileExists
+├── Busy                      a kept sandbox has a run under way, and waiting was not wanted
+└── Closed                    a Belljar or a sandbox that was already closed was used
+    └── SandboxEnded          a kept sandbox has reached its runs, its idle time or its life time
 
 What the *code* does wrong (an exception, a time-out, too much memory) is never an exception here:
 it is the `status` of a Result.
@@ -108,4 +114,32 @@ class EngineError(BelljarError):
 
 
 class Closed(BelljarError):
+    pass
+
+
+class SandboxEnded(Closed):
+    pass
+
+
+class SandboxLost(BelljarError):
+    pass
+
+
+class Busy(BelljarError):
+    pass
+
+
+class SandboxFileError(BelljarError):
+    def __init__(self, message: str, *, hint: str = "", kind: str = "os") -> None:
+        super().__init__(message, hint=hint)
+        self.kind = kind
+        """missing, exists, not_a_file, not_a_folder, not_empty, link, name, read_only, forbidden,
+        full, too_large, too_many, busy, elsewhere, closed, unsupported, garbled or os"""
+
+
+class SandboxFileMissing(SandboxFileError):
+    pass
+
+
+class SandboxFileExists(SandboxFileError):
     pass

@@ -71,6 +71,15 @@ class Belljar:
             portal.call(self._jar.close())
             portal.close()
 
+    @property
+    def asynchronous(self) -> core.Belljar:
+        """What this is the face of; to be used on the portal's thread only."""
+        return self._jar
+
+    def portal(self) -> Portal:
+        """The way to that thread."""
+        return self._open()
+
     def _open(self) -> Portal:
         if self._portal is None:
             raise Closed("this Belljar is closed", hint="make a new one")

@@ -121,6 +121,17 @@ class Dropped:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Output:
+    """Something shown in a kept sandbox: the last expression's value, a picture, a table.
+
+    Inert: texts and bytes by MIME type, as the guest sent them."""
+
+    kind: Literal["display", "result"]
+    data: Mapping[str, str | bytes]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """How a run ended (R1). Never an exception, whatever the code did."""
 
@@ -144,6 +155,14 @@ class Result:
     """Control → mechanism that was in force, for example {"memory": "cgroup-v2"}."""
     warnings: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
+    value: str | None = None
+    """In a kept sandbox: the last expression, as text."""
+    outputs: tuple[Output, ...] = ()
+    """In a kept sandbox: what was shown, in order."""
+    run_id: int | None = None
+    """In a kept sandbox: which run, for going back to before it."""
+    state_kept: bool | None = None
+    """In a kept sandbox: whether variables are still there after this run."""
 
     @property
     def success(self) -> bool:
@@ -166,10 +185,18 @@ class Result:
             "truncated": self.truncated,
         }
         for item in dataclasses.fields(self):
-            if item.name not in ("status", "files", "isolation"):
+            if item.name not in ("status", "files", "isolation", "outputs"):
                 value = getattr(self, item.name)
                 data[item.name] = _plain(value)
         data["isolation"] = dict(self.isolation)
+        data["outputs"] = [
+            {
+                "kind": output.kind,
+                "data": {mime: _text(content) for mime, content in output.data.items()},
+                "metadata": dict(output.metadata),
+            }
+            for output in self.outputs
+        ]
         data["files"] = [
             {
                 "path": file.path,
@@ -186,6 +213,12 @@ class Result:
 
     def to_json(self, *, indent: int | None = None) -> str:
         return json.dumps(self.to_dict(), indent=indent)
+
+
+def _text(content: str | bytes) -> Any:
+    if isinstance(content, str):
+        return content
+    return {"base64": base64.b64encode(content).decode()}
 
 
 def _plain(value: Any) -> Any:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import socket
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -479,9 +477,7 @@ def _frames(order: Order, inputs: Mapping[str, bytes], inside: Inside) -> bytes:
         "env": dict(order.env),
         "rlimits": dict(inside.rlimits),
         "watch_memory_bytes": inside.watch_memory_bytes,
-        "woken": {"entropy": secrets.token_hex(32), "clock_s": time.time()}
-        if inside.woken
-        else None,
+        "woken": inside.wake_up() if inside.woken else None,
         "stdin_streamed": order.stdin_descriptor is not None,
         "output_bytes": order.limits.output_bytes,
         "result_files": order.limits.result_files,

@@ -6,17 +6,27 @@ Front doors translate into a Request and out of a Result; everything between is 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import secrets
 import time
 from collections.abc import Mapping
 
 from belljar import execution
+from belljar.conversation import Conversation
 from belljar.engines import registry
 from belljar.engines.base import Ground
 from belljar.engines.choice import Wanted
 from belljar.environments.catalogue import BASE, Environment
 from belljar.environments.folders import Progress
-from belljar.errors import Closed, EngineError, InvalidRequest, Unavailable, UnknownEngine
+from belljar.errors import (
+    Closed,
+    EngineError,
+    InvalidRequest,
+    Unavailable,
+    UnknownEngine,
+    Unsupported,
+)
+from belljar.holding import Held
 from belljar.model import Finding, Request, Result
 from belljar.policy import filter as static_filter
 from belljar.policy.decide import Decision, decide
@@ -87,13 +97,7 @@ class Service:
         on_usage: OnUsage | None,
     ) -> Result:
         started = time.perf_counter()
-        decision = decide(
-            request,
-            self.settings,
-            languages=languages.get,
-            engines=registry.known(request.engine),
-            known_languages=_LANGUAGES,
-        )
+        decision = self._decide(request)
         request = decision.request
         environment, tier = execution.environment(request)
         pool, reason = self._walls.find(
@@ -151,6 +155,38 @@ class Service:
         for tier in [tier.name for tier in environment.tiers] or [""]:
             await pool.warm(await self._ground(pool, environment, tier), count)
 
+    async def keep(self, request: Request) -> Held:
+        """A sandbox that stays until it is released."""
+        if self.closed:
+            raise Closed("this Belljar is closed", hint="make a new one")
+        decision = self._decide(request)
+        request = decision.request
+        environment, tier = execution.environment(request)
+        pool, reason = self._walls.find(
+            request.engine, self._wanted(request, environment.name, None)
+        )
+        engine = pool.engine
+        if not engine.capabilities.kept:
+            raise Unsupported(
+                f"the engine {engine.name!r} cannot keep a sandbox between runs",
+                hint="the jail can",
+            )
+        ground = dataclasses.replace(await self._ground(pool, environment, tier), kept=True)
+        order = execution.order(request, ground, engine.interpreter)
+        wall = await engine.create(ground, request.limits, waiting=False)
+        conversation = Conversation(wall)
+        return Held(
+            conversation=conversation,
+            engine=engine,
+            ground=ground,
+            request=request,
+            env=order.env,
+            reason=reason,
+            warnings=decision.warnings,
+            maximum_s=self.settings.maxima.timeout_s,
+            decide=lambda asked: self._decide(asked).request,
+        )
+
     async def close(self) -> None:
         """Ends the runs under way; their callers get Closed."""
         self.closed = True
@@ -162,16 +198,26 @@ class Service:
         self._grounds.close()
         await self._walls.close()
 
+    def _decide(self, request: Request) -> Decision:
+        return decide(
+            request,
+            self.settings,
+            languages=languages.get,
+            engines=registry.known(request.engine),
+            known_languages=_LANGUAGES,
+        )
+
     def _wanted(self, request: Request, environment: str, descriptor: int | None) -> Wanted:
-        usual = min(self.settings.defaults.processes, self.settings.maxima.processes)
+        usual, most = self.settings.defaults, self.settings.maxima
         return Wanted(
             tuple(request.need),
             request.language,
             environment,
             request.fresh_exec,
             descriptor is not None,
-            request.limits.processes != usual,
+            request.limits.processes != min(usual.processes, most.processes),
             bool(request.files or request.inputs),
+            request.limits.disk_files != min(usual.disk_files, most.disk_files),
         )
 
     async def _ground(self, pool: Pool, environment: Environment, tier: str) -> Ground:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from belljar.model import Limits, Usage
 
@@ -28,11 +30,14 @@ class Ground:
     """Modules that a warm interpreter has already imported."""
     rehearsal: str = ""
     """A typical first use of them, gone through before the code is known."""
+    kept: bool = False
+    """For sandboxes that live from run to run."""
 
     @property
     def key(self) -> str:
         """Tells one warm interpreter from another."""
-        return f"{self.name}/{self.tier}" if self.tier else self.name
+        parts = (self.name, self.tier, "kept" if self.kept else "")
+        return "/".join(part for part in parts if part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +54,12 @@ class Capabilities:
     """Each run can have a newly executed interpreter."""
     live_stdin: bool = True
     """Standard input can arrive while the code runs."""
+    kept: bool = False
+    """Sandboxes can live from run to run."""
+    branches: bool = False
+    """A kept sandbox can be copied while it lives."""
+    disk_files: bool = True
+    """The number of files the code makes can be limited."""
     files: bool = True
     """Files and inputs can be given, and what the code leaves comes back."""
     network: bool = False
@@ -96,6 +107,10 @@ class Inside:
     woken: bool = False
     """The sandbox was restored from a snapshot: it needs fresh randomness and the time."""
 
+    def wake_up(self) -> dict[str, Any]:
+        """What an agent is told that slept."""
+        return {"entropy": secrets.token_hex(32), "clock_s": time.time()}
+
 
 class Wall(Protocol):
     """One isolated place with an agent in it."""
@@ -126,6 +141,17 @@ class Wall(Protocol):
     async def destroy(self) -> None:
         """Kills, waits until nothing is left, and frees what the wall held on the host."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branch:
+    """A wall that a copy of another sandbox's interpreter is to move into."""
+
+    wall: Wall
+    family: int
+    """A socket to the agent in it, for the parent's agent."""
+    entrances: tuple[int, ...]
+    """Descriptors by which a process enters its cgroup."""
 
 
 class Engine(Protocol):

@@ -16,6 +16,7 @@ from belljar.runtimes.guest import runner
 from . import mounts
 
 HOST_NAME = "belljar"
+MOST_BRANCHES = 256
 
 
 class Blueprint:
@@ -30,6 +31,7 @@ class Blueprint:
         own_modules: list[str],
         rehearsal: str,
         counted: bool,
+        live_kept: Callable[[Sandbox, int], None] | None,
     ) -> None:
         self.proc_files = proc_files
         self.proc_folders = proc_folders
@@ -39,6 +41,9 @@ class Blueprint:
         self.rehearsal = rehearsal
         self.counted = counted
         """Whether a cgroup counts what sandboxes use."""
+        self.live_kept = live_kept
+        """How a sandbox lives that is kept from run to run, and can be branched."""
+        self.kept = live_kept is not None
 
 
 class Sandbox:
@@ -52,6 +57,7 @@ class Sandbox:
         cpus: list[int] | None,
         *,
         rehearse: bool,
+        family: int = -1,
     ) -> None:
         self.blueprint = blueprint
         self.disk_bytes = disk_bytes
@@ -60,6 +66,8 @@ class Sandbox:
         """The cores it may use, where no cgroup limits its share."""
         self.rehearse = rehearse
         """It will wait for its run; otherwise somebody waits for it."""
+        self.family = family
+        """A socket to the sandbox that this one is a branch of."""
         self.roots: dict[str, int] = {}
 
 
@@ -87,7 +95,9 @@ def _host_name(sandbox: Sandbox) -> None:
 
 def _writable_places(sandbox: Sandbox) -> None:
     sandbox.roots = mounts.writable_places(
-        disk_bytes=sandbox.disk_bytes, disk_files=sandbox.disk_files
+        disk_bytes=sandbox.disk_bytes,
+        disk_files=sandbox.disk_files,
+        kept=sandbox.blueprint.kept,
     )
 
 
@@ -103,7 +113,8 @@ def _quotas(sandbox: Sandbox) -> None:
     for name, most in (
         ("max_inotify_instances", 16),
         ("max_inotify_watches", 0),
-        ("max_user_namespaces", 0),
+        # No process inside can make one; branches are made in here by the zygote.
+        ("max_user_namespaces", MOST_BRANCHES if sandbox.blueprint.kept else 0),
     ):
         descriptor = os.open(f"/proc/sys/user/{name}", os.O_WRONLY)
         os.write(descriptor, str(most).encode())
@@ -229,6 +240,8 @@ def _prefer_to_kill() -> None:
 
 def _fence(sandbox: Sandbox) -> None:
     if sandbox.blueprint.landlock_abi:
-        landlock.restrict(writable=places.WRITABLE)
-    if sandbox.rehearse:
+        # A branch lives on another tmpfs than the rules of its parent know, and cannot shed them.
+        writable = ("/",) if sandbox.blueprint.kept else places.WRITABLE
+        landlock.restrict(writable=writable)
+    if sandbox.rehearse and not sandbox.blueprint.kept:
         runner.rehearse(sandbox.blueprint.rehearsal)

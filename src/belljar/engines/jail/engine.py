@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import resource
 import secrets
@@ -12,7 +13,7 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from belljar.engines.base import Capabilities, Control, Ground, Inside, Seen
+from belljar.engines.base import Branch, Capabilities, Control, Ground, Inside, Seen, Wall
 from belljar.engines.linux import cgroups
 from belljar.errors import EngineError, EngineUnavailable
 from belljar.model import GIB, Limits, Usage
@@ -36,13 +37,14 @@ thread stacks are mostly never touched. The watchdog looks at the rest."""
 
 class JailEngine:
     name = "jail"
-    capabilities = Capabilities()
+    capabilities = Capabilities(kept=True, branches=True)
 
     def __init__(self, settings: Settings) -> None:
         self._required = settings.required
         self._zygotes: dict[str, asyncio.Task[Zygote]] = {}
         self._ids: set[int] = set()
         self._next_id = 0
+        self._numbers = itertools.count(1)
         self._walls: set[JailWall] = set()
         self._making: set[asyncio.Task[JailWall]] = set()
         _room_for_descriptors()
@@ -101,10 +103,51 @@ class JailEngine:
                 disk_files=limits.disk_files,
                 cpus=None if group else _cores(limits.cpus),
                 rehearse=waiting,
+                number=(number := next(self._numbers)),
             )
             undo.pop_all()
-        ours.setblocking(False)
-        wall = JailWall(self, ours, pidfd, group, index, isolation, limits)
+        return self._stands(
+            JailWall(self, ours, pidfd, group, index, isolation, limits, zygote, number)
+        )
+
+    async def branch(self, parent: Wall, limits: Limits) -> Branch:
+        """A wall inside `parent`'s for a copy of its interpreter to move into."""
+        assert isinstance(parent, JailWall)
+        with contextlib.ExitStack() as undo:
+            try:
+                group = self._group(limits)
+                if group:
+                    undo.callback(group.remove)
+                ours, theirs = socket.socketpair()
+                undo.callback(ours.close)
+                family, family_inside = socket.socketpair()
+                undo.callback(family.close)
+            except OSError as error:
+                raise EngineError(
+                    f"the host has no room for another sandbox: {error}", hint=ROOM_HINT
+                ) from error
+            with family_inside:
+                pidfd = await parent.zygote.spawn(
+                    theirs,
+                    group,
+                    index=0,
+                    disk_bytes=limits.disk_bytes,
+                    disk_files=limits.disk_files,
+                    cpus=None if group else _cores(limits.cpus),
+                    rehearse=False,
+                    number=(number := next(self._numbers)),
+                    parent=parent.number,
+                    to_parent=family_inside,
+                )
+            undo.pop_all()
+        wall = JailWall(
+            self, ours, pidfd, group, 0, parent.isolation, limits, parent.zygote, number
+        )
+        entrances = group.open_entrances() if group else []
+        return Branch(wall=self._stands(wall), family=family.detach(), entrances=tuple(entrances))
+
+    def _stands(self, wall: JailWall) -> JailWall:
+        wall.stream.setblocking(False)
         self._walls.add(wall)
         return wall
 
@@ -203,7 +246,12 @@ class JailWall:
         index: int,
         isolation: Mapping[str, str],
         limits: Limits,
+        zygote: Zygote,
+        number: int,
     ) -> None:
+        self.zygote = zygote
+        self.number = number
+        """Its name with the zygote that it came from."""
         self.stream = stream
         self.isolation = isolation
         self.inputs: Path | None = None

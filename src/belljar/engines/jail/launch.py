@@ -123,6 +123,7 @@ def _configuration(ground: Ground, ids: userns.IdMap, *, cgroups: bool) -> dict[
         "rehearsal": ground.rehearsal,
         "env": {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"},
         "cgroups": cgroups,
+        "kept": ground.kept,
     }
 
 

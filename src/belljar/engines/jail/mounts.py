@@ -102,7 +102,7 @@ def proc_covers() -> tuple[list[str], list[str]]:
     return files, folders
 
 
-def writable_places(*, disk_bytes: int, disk_files: int) -> dict[str, int]:
+def writable_places(*, disk_bytes: int, disk_files: int, kept: bool) -> dict[str, int]:
     """One tmpfs, so one quota (L4), seen at each writable place. Returns the agent's descriptors.
 
     /data/input lies on the same tmpfs but is mounted read-only; the agent keeps the only writable
@@ -119,7 +119,11 @@ def writable_places(*, disk_bytes: int, disk_files: int) -> dict[str, int]:
     read_only = kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY | _HIDDEN
     kernel.mount(None, INPUT, None, read_only, None)
     roots = {}
-    for name in ("workspace", "input", "output"):
+    names = ["workspace", "input", "output"]
+    if kept:
+        os.mkdir(f"{BOX}/store", 0o700)
+        names += ["tmp", "store"]
+    for name in names:
         roots[name] = os.open(f"{BOX}/{name}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     kernel.umount2(BOX, kernel.MNT_DETACH)
     return roots

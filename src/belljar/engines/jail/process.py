@@ -84,10 +84,16 @@ class Zygote:
         disk_files: int,
         cpus: list[int] | None,
         rehearse: bool,
+        number: int,
+        parent: int | None = None,
+        to_parent: socket.socket | None = None,
     ) -> int:
         """A new sandbox in its cgroup with its agent on `stream`, which is closed here; returns the
-        pidfd of its pid 1."""
+        pidfd of its pid 1. `number` names it among the zygote's; `parent` is the one it is a branch
+        of, and `to_parent` its end of a socket between the two."""
         order = {
+            "number": number,
+            "parent": parent,
             "id": index,
             "disk_bytes": disk_bytes,
             "disk_files": disk_files,
@@ -100,7 +106,8 @@ class Zygote:
                     entrances = group.open_entrances() if group else []
                     for entrance in entrances:
                         passed.callback(os.close, entrance)
-                    send(self._control, order, [stream.fileno(), *entrances])
+                    family = [to_parent.fileno()] if to_parent else []
+                    send(self._control, order, [stream.fileno(), *family, *entrances])
                 reply, handles = await _receive(self._control)
                 if not handles and "error" not in reply:
                     raise EngineError("it made a sandbox that we have no descriptor left for")

@@ -23,12 +23,12 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from belljar.engines.linux import kernel, landlock, seccomp
 from belljar.runtimes.guest import agent, protocol, runner
 
-from . import contain, mounts, netns, pages, userns
+from . import contain, family, mounts, netns, pages, userns
 
 _SPAWN_FLAGS = (
     kernel.CLONE_NEWUSER
@@ -46,8 +46,10 @@ CGROUP_HINT = "a host process with real-time scheduling cannot be counted: start
 def live(born: list[_Zygote]) -> None:
     """Serves and never returns: the last line is reached in a sandbox's runner only."""
     sandbox, stream = born.pop().serve()
-    waiting = _sandbox(sandbox, stream)
-    runner.become(waiting.job())
+    live_kept = sandbox.blueprint.live_kept
+    if live_kept:
+        live_kept(sandbox, stream)
+    runner.become(_sandbox(sandbox, stream).job())
 
 
 # -- boot ----------------------------------------------------------------------------------------
@@ -58,15 +60,23 @@ def boot(descriptor: int) -> list[_Zygote]:
     hold of the zygote."""
     control = socket.socket(fileno=descriptor)
     configuration, (owner,) = _receive(control)
+    live_kept = _load_kept() if configuration["kept"] else None
     try:
         _ordinary_signals()
         _enter_walls(control, configuration)
-        blueprint = _warm_up(configuration)
+        blueprint = _warm_up(configuration, live_kept)
     except BaseException as error:
         _send(control, {"error": f"{type(error).__name__}: {error}", "step": "zygote"})
         os._exit(1)
     _send(control, {"ready": {"landlock_abi": blueprint.landlock_abi}})
     return [_Zygote(control, owner, blueprint)]
+
+
+def _load_kept() -> Callable[[contain.Sandbox, int], None]:
+    """Now, while our own files can be seen; only zygotes of kept sandboxes need it."""
+    from . import kept
+
+    return kept.live
 
 
 def _enter_walls(control: socket.socket, configuration: dict) -> None:  # type: ignore[type-arg]
@@ -125,7 +135,10 @@ def _ordinary_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _warm_up(configuration: dict) -> contain.Blueprint:  # type: ignore[type-arg]
+def _warm_up(
+    configuration: dict,  # type: ignore[type-arg]
+    live_kept: Callable[[contain.Sandbox, int], None] | None,
+) -> contain.Blueprint:
     sys.path[:] = [path for path in sys.path if path in configuration["standard_path"]]
     sys.path += configuration["package_path"]
     import site
@@ -144,11 +157,16 @@ def _warm_up(configuration: dict) -> contain.Blueprint:  # type: ignore[type-arg
     blueprint = contain.Blueprint(
         proc_files=files,
         proc_folders=folders,
-        program=seccomp.build(memfd=configuration["cgroups"], affinity=configuration["cgroups"]),
+        program=seccomp.build(
+            memfd=configuration["cgroups"],
+            affinity=configuration["cgroups"],
+            joining=configuration["kept"],
+        ),
         landlock_abi=landlock.abi(),
         own_modules=[name for name in sys.modules if name.partition(".")[0] == "belljar"],
         rehearsal=configuration["rehearsal"],
         counted=configuration["cgroups"],
+        live_kept=live_kept,
     )
     _forget_paths(blueprint.own_modules)
     runner.make_streams_ahead()
@@ -192,7 +210,8 @@ class _Zygote:
         self._owner = owner
         self._blueprint = blueprint
         self._networks: list[netns.Network] = []
-        self._living: dict[int, netns.Network] = {}
+        self._living: dict[int, netns.Network | None] = {}
+        self._families: dict[int, family.Parent] = {}
         self._poll = select.epoll()
 
     def serve(self) -> tuple[contain.Sandbox, int]:
@@ -216,73 +235,103 @@ class _Zygote:
 
     def _answer(self) -> tuple[contain.Sandbox, int] | None:
         """Makes one sandbox. Whatever fails costs that one only: the others live on in us."""
-        order, (stream, *entrances) = _receive(self._control)
-        passed = [stream, *entrances]
-        network, pid, pidfd = None, -1, -1
+        order, passed = _receive(self._control)
         try:
-            mapped, mark = os.pipe()
-            passed += [mapped, mark]
-            network = (
-                self._networks.pop()
-                if self._networks
-                else netns.Network(counted=self._blueprint.counted)
-            )
+            make = self._spawn if order["parent"] is None else self._branch
+            born = make(order, passed)
+        except OSError as error:
+            _send(self._control, {"error": f"{error}", "step": "namespaces"})
+            born = None
+        if not born:
+            for descriptor in passed:
+                os.close(descriptor)
+        return born
+
+    def _spawn(self, order: dict, passed: list[int]) -> tuple[contain.Sandbox, int] | None:  # type: ignore[type-arg]
+        stream, *entrances = passed
+        pid, pidfd = -1, -1
+        mapped, mark = os.pipe()
+        network = (
+            self._networks.pop()
+            if self._networks
+            else netns.Network(counted=self._blueprint.counted)
+        )
+        try:
             network.enter()
             pid, pidfd = kernel.clone3(_SPAWN_FLAGS, pidfd=True)
             if pid == 0:
                 os.close(mark)
-                self._control.detach()
-                self._poll.close()
-                return self._born(order, entrances, mapped, stream), stream
+                self._leave(stream, entrances)
+                if not os.read(mapped, 1):
+                    os._exit(1)
+                return self._plan(order), stream
             userns.write_sandbox_map(pid, order["id"])
+            if self._blueprint.kept:
+                self._families[order["number"]] = family.Parent.young(pid, pidfd, network)
             os.write(mark, b"m")
-            self._poll.register(pidfd, select.EPOLLIN)
-            self._living[pidfd] = network
-            _send(self._control, {}, [pidfd])
-        except OSError as error:
+            self._watch(pidfd, network)
+        except OSError:
             if pidfd >= 0:
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)  # not reaped: it is still there
-                if pidfd not in self._living:
-                    os.close(pidfd)
-            if network and pidfd not in self._living:
-                network.close()
-            _send(self._control, {"error": f"{error}", "step": "namespaces"})
+                os.close(pidfd)
+            network.close()
+            raise
         finally:
             if pid:
-                for descriptor in passed:
-                    os.close(descriptor)
+                os.close(mapped)
+                os.close(mark)
         return None
 
-    def _born(
-        self,
-        order: dict,  # type: ignore[type-arg]
-        entrances: list[int],
-        mapped: int,
-        stream: int,
-    ) -> contain.Sandbox:
+    def _branch(self, order: dict, passed: list[int]) -> tuple[contain.Sandbox, int] | None:  # type: ignore[type-arg]
+        """A sandbox inside another one, for a copy of that one's interpreter to move into."""
+        stream, to_parent, *entrances = passed
+        parent = self._families.get(order["parent"])
+        if parent is None:
+            raise OSError("the sandbox to branch from is gone")
+        branch = family.spawn(parent, _SPAWN_FLAGS)
+        if branch is None:
+            self._leave(stream, entrances)
+            return self._plan(order, family=to_parent), stream
+        self._families[order["number"]] = branch
+        self._watch(branch.pidfd, None)
+        return None
+
+    def _watch(self, pidfd: int, network: netns.Network | None) -> None:
+        self._poll.register(pidfd, select.EPOLLIN)
+        self._living[pidfd] = network
+        _send(self._control, {}, [pidfd])
+
+    def _leave(self, stream: int, entrances: list[int]) -> None:
         """First moments of a sandbox: it walks into its cgroup by itself, which is a hundred times
         cheaper for the kernel than being moved there by another process."""
+        self._control.detach()
+        self._poll.close()
         try:
             for entrance in entrances:
                 os.write(entrance, b"0")
         except OSError as error:
-            _fault(stream, "cgroup", f"the kernel did not let it in: {error}", CGROUP_HINT)
+            fault(stream, "cgroup", f"the kernel did not let it in: {error}", CGROUP_HINT)
             os._exit(1)
-        if not os.read(mapped, 1):
-            os._exit(1)
+
+    def _plan(self, order: dict, *, family: int = -1) -> contain.Sandbox:  # type: ignore[type-arg]
         return contain.Sandbox(
             self._blueprint,
             order["disk_bytes"],
             order["disk_files"],
             order["cpus"],
             rehearse=order["rehearse"],
+            family=family,
         )
 
     def _buried(self, pidfd: int) -> None:
         """Pid 1 of a sandbox has exited, so everything in it has."""
         self._poll.unregister(pidfd)
+        for number in [n for n, p in self._families.items() if p.pidfd == pidfd]:
+            self._families.pop(number).close()
         network = self._living.pop(pidfd)
         os.close(pidfd)
+        if network is None:  # a branch, in its parent's
+            return
         if len(self._networks) < _SPARE_NETWORKS and network.is_untouched():
             self._networks.append(network)
         else:
@@ -304,7 +353,7 @@ def _sandbox(sandbox: contain.Sandbox, stream: int) -> agent.Waiting:
         contain.build(sandbox)
         runner.walls_stand()
     except contain.StepFailed as failure:
-        _fault(3, failure.step, str(failure), failure.hint)
+        fault(3, failure.step, str(failure), failure.hint)
         os._exit(1)
     waiting = agent.serve(
         3,
@@ -318,7 +367,7 @@ def _sandbox(sandbox: contain.Sandbox, stream: int) -> agent.Waiting:
     return waiting
 
 
-def _fault(stream: int, step: str, message: str, hint: str) -> None:
+def fault(stream: int, step: str, message: str, hint: str) -> None:
     """Tells the host why there will be no sandbox."""
     fault = {"step": step, "message": message, "hint": hint}
     os.write(stream, protocol.message(protocol.FAULT, fault))

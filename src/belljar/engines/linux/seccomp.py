@@ -41,16 +41,23 @@ class _Fprog(ctypes.Structure):
 _fprogs: dict[bytes, _Fprog] = {}
 
 
-def build(*, memfd: bool = True, affinity: bool = True, arch: str | None = None) -> bytes:
+def build(
+    *,
+    memfd: bool = True,
+    affinity: bool = True,
+    joining: bool = False,
+    arch: str | None = None,
+) -> bytes:
     """The filter for this machine, or for `arch`, as an array of struct sock_filter.
 
     `memfd=False` and `affinity=False` take away memory files and the choice of cores, for
-    where no cgroup counts the memory or limits the share of a core.
+    where no cgroup counts the memory or limits the share of a core. `joining=True` lets a process
+    move into namespaces of a sandbox made for it, and give up capabilities there.
     """
     machine = arch or syscalls.this_machine()
     return assemble(
         {
-            number: syscalls.clauses(name, memfd=memfd, affinity=affinity)
+            number: syscalls.clauses(name, memfd=memfd, affinity=affinity, joining=joining)
             for name, number in syscalls.numbers(machine).items()
         },
         machine,

@@ -243,7 +243,7 @@ ARCH_PRCTLS = (  # thread pointers, cpuid, AMX permission, address tags, shadow 
     0x5001, 0x5002, 0x5003, 0x5005,
 )
 # fmt: on
-PR_CAP_AMBIENT, PR_SET_VMA = 47, 0x53564D41
+PR_CAPBSET_DROP, PR_SET_SECUREBITS, PR_CAP_AMBIENT, PR_SET_VMA = 24, 28, 47, 0x53564D41
 CLONE_PARENT = 0x8000
 CLONE_NEW_ANY = 0x7E02_0080
 """CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET} and NEWTIME, whose bit clone takes for a signal."""
@@ -467,8 +467,14 @@ def numbers(machine: str) -> dict[str, int]:
     return {row[0]: int(row[column]) for row in rows if row[column] != "-"}
 
 
-def clauses(name: str, *, memfd: bool = True, affinity: bool = True) -> Clauses:
+def clauses(
+    name: str, *, memfd: bool = True, affinity: bool = True, joining: bool = False
+) -> Clauses:
     """What the tables say about one call, as a rule."""
+    if joining and name == "setns":
+        return ((ALLOW, ()),)
+    if joining and name == "prctl":
+        return ((ALLOW, ((0, LOW, (PR_CAPBSET_DROP, PR_SET_SECUREBITS)),)), *RULED[name][1])
     if name == "memfd_create" and not memfd:
         return ((ENOSYS, ()),)
     if name == "sched_setaffinity" and not affinity:

@@ -8,6 +8,7 @@ everything of the agent has been unwound.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import mmap
 import os
@@ -15,6 +16,7 @@ import resource
 import select
 import signal
 import socket
+import termios
 from collections.abc import Callable
 
 from . import places, protocol, watch
@@ -127,25 +129,35 @@ class _HostGone(Exception):
     pass
 
 
-def fork_runner(harden: Callable[[Callable[[], None]], None]) -> Runner | Waiting:
+def fork_runner(
+    harden: Callable[[Callable[[], None]], None], *, terminal: bool = False
+) -> Runner | Waiting:
     """Forks the process that will run the code. Returns a Runner here and a Waiting there.
 
-    `harden` is called there, with a function that returns when the agent said `walls_stand`."""
+    `harden` is called there, with a function that returns when the agent said `walls_stand`.
+    `terminal`: its three streams are one terminal; the Runner's are then the other end of it."""
     ours, theirs = socket.socketpair()
     job_out, job_in = ours.detach(), theirs.detach()
-    stdin_in, stdin_out = os.pipe2(os.O_CLOEXEC)
-    stdout_in, stdout_out = os.pipe2(os.O_CLOEXEC)
-    stderr_in, stderr_out = os.pipe2(os.O_CLOEXEC)
+    if terminal:
+        ours_end, their_end = os.openpty()
+        stdin_in = stdout_out = stderr_out = their_end
+        stdin_out = stdout_in = stderr_in = ours_end
+    else:
+        stdin_in, stdin_out = os.pipe2(os.O_CLOEXEC)
+        stdout_in, stdout_out = os.pipe2(os.O_CLOEXEC)
+        stderr_in, stderr_out = os.pipe2(os.O_CLOEXEC)
     # Anonymous shared memory: the runner can tell which exception ended it without holding
     # a descriptor that the code could find.
     report = mmap.mmap(-1, REPORT_BYTES + 2)
     pid = os.fork()
     if pid == 0:
         _turn_into_runner(job_in, stdin_in, stdout_out, stderr_out, harden)
+        if terminal:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         return Waiting(report)
-    for descriptor in (job_in, stdin_in, stdout_out, stderr_out):
+    for descriptor in {job_in, stdin_in, stdout_out, stderr_out}:
         os.close(descriptor)
-    for descriptor in (stdin_out, stdout_in, stderr_in):
+    for descriptor in {stdin_out, stdout_in, stderr_in}:
         os.set_blocking(descriptor, False)
     return Runner(pid, job_out, stdin_out, stdout_in, stderr_in, report)
 
@@ -247,7 +259,7 @@ class _Agent:
                 if descriptor == self._stream:
                     self._from_host()
                 elif descriptor == self._woken:
-                    _drain(self._woken)
+                    drain(self._woken)
                     self._reap()
                 elif self._runner and descriptor == self._runner.job:
                     self._prepared(self._runner)
@@ -388,7 +400,7 @@ class _Agent:
             "rlimits": run.order["rlimits"],
             "reseed": bool(run.order.get("woken")),
         }
-        _write_all(run.runner.job, json.dumps(job).encode())
+        write_all(run.runner.job, json.dumps(job).encode())
         os.close(run.runner.job)
         if run.stage + 1 < len(run.stages):
             self._close_stdin(run)
@@ -630,17 +642,17 @@ class _Agent:
     def _send(self, data: bytes) -> None:
         data, self._pending = self._pending + data, b""
         try:
-            _write_all(self._out, data)
+            write_all(self._out, data)
         except (BrokenPipeError, ConnectionResetError):
             raise _HostGone from None
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
+def write_all(descriptor: int, data: bytes) -> None:
     while data:
         data = data[os.write(descriptor, data) :]
 
 
-def _drain(descriptor: int) -> None:
+def drain(descriptor: int) -> None:
     try:
         while os.read(descriptor, 4096):
             pass

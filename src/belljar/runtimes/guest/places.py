@@ -48,7 +48,7 @@ def scan(root: int, prefix: str) -> Iterator[tuple[str, os.stat_result, str]]:
     while stack:
         relative, depth, folder = stack.pop()
         try:
-            here = _descend(root, relative)
+            here = descend(root, relative)
         except OSError as error:
             yield prefix + relative, folder, "a folder that cannot be read: %s" % error.strerror
             continue
@@ -80,7 +80,7 @@ def scan(root: int, prefix: str) -> Iterator[tuple[str, os.stat_result, str]]:
 def read(root: int, path: str) -> int:
     """Opens a regular file for reading; a FIFO or a link swapped in meanwhile is refused."""
     folder, _, name = path.rpartition("/")
-    here = _descend(root, folder)
+    here = descend(root, folder)
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         file = os.open(name, flags, dir_fd=here)
@@ -92,7 +92,7 @@ def read(root: int, path: str) -> int:
     return file
 
 
-def _descend(root: int, relative: str) -> int:
+def descend(root: int, relative: str) -> int:
     here = os.dup(root)
     for part in relative.split("/") if relative else ():
         try:

@@ -4,6 +4,10 @@
     in     = (PUT DATA*)* RUN STDIN* [STOP]
     out    = READY (STDOUT | STDERR | WANT | USED)* (FILE DATA*)* END, or FAULT at any time
 
+A sandbox that is kept speaks the second half of the kinds: questions with an id (ASK, ANSWER), raw
+bytes of a channel (TO, FROM) and what happens meanwhile (EVENT). A channel has the id of the
+question that opened it.
+
 Control payloads are JSON objects, the rest is raw bytes. The guest is hostile: a reader accepts
 only known kinds and bounded lengths, and never guesses.
 """
@@ -26,6 +30,8 @@ DATA = 2  # raw: the next piece of the file announced last (both directions)
 RUN = 3  # JSON: start the code (see agent.Job)
 STDIN = 4  # raw: standard input; an empty payload closes it
 STOP = 5  # empty: kill everything that runs and report
+ASK = 6  # JSON {id, op, …}: see keeper.py
+TO = 7  # channel (4 bytes) + raw: input of a process or content of a file; no bytes: the end
 
 # agent → host
 READY = 16  # JSON: the sandbox is walled and waits
@@ -38,11 +44,18 @@ END = 22  # JSON: how the code ended
 FAULT = 23  # JSON {step, message, hint}: the sandbox itself failed
 WANT = 24  # empty: what came of standard input is taken, more may come
 USED = 25  # JSON: what the code used so far, where only the agent can tell
+ANSWER = 26  # JSON {id, ok} or {id, error: {kind, message}}
+FROM = 27  # channel (4 bytes) + stream (1 byte: 1 output, 2 errors, 3 a file) + raw
+EVENT = 28  # JSON {channel, …}: an output, progress, an end
 
 FROM_HOST = frozenset((PUT, DATA, RUN, STDIN, STOP))
 FROM_AGENT = frozenset(
     (READY, STDOUT, STDERR, STDOUT_TAIL, STDERR_TAIL, FILE, DATA, END, FAULT, WANT, USED)
 )
+KEPT_FROM_HOST = frozenset((ASK, TO))
+KEPT_FROM_AGENT = frozenset((READY, FAULT, ANSWER, FROM, EVENT))
+CHANNEL = struct.Struct(">I")
+OUTPUT = struct.Struct(">IB")
 
 
 class BadFrame(Exception):
@@ -54,7 +67,11 @@ def frame(kind: int, payload: bytes = b"") -> bytes:
 
 
 def message(kind: int, content: dict) -> bytes:  # type: ignore[type-arg]
-    return frame(kind, json.dumps(content).encode())
+    return frame(kind, json_bytes(content))
+
+
+def json_bytes(content: dict) -> bytes:  # type: ignore[type-arg]
+    return json.dumps(content).encode()
 
 
 def unpack(payload: bytes) -> dict:  # type: ignore[type-arg]

@@ -53,14 +53,14 @@ def become(job: Job) -> None:
     os.environ.update(job.env)
     if "TZ" in job.env:
         time.tzset()
-    _more_threads(job.env.get("OMP_NUM_THREADS", "1"))
+    more_threads(job.env.get("OMP_NUM_THREADS", "1"))
     os.chdir(os.path.dirname(job.path))
     if job.argv is not None:
         _execute(job.argv)
     _run_python(job.path, job.report)
 
 
-def _more_threads(count: str) -> None:
+def more_threads(count: str) -> None:
     """Numeric libraries were loaded with one thread, since threads do not survive a fork."""
     if count != "1" and "threadpoolctl" in sys.modules:
         sys.modules["threadpoolctl"].threadpool_limits(int(count))

@@ -1,0 +1,81 @@
+"""Sandboxes inside a sandbox: where the branches of a kept one live.
+
+A branch starts as a fork of the parent's interpreter, which has no privilege at all. It can move
+into namespaces of its own only if those belong to a user namespace that its own user made, one
+level below: whoever made a namespace has every capability in it. So the zygote makes a sandbox in
+the name of the parent's user, inside the parent's user and pid namespaces, and the fork walks in.
+The parent can therefore see and end its branches; a branch sees neither parent nor siblings. They
+share a network namespace, in which there is nothing but loopback.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from belljar.engines.linux import kernel
+from belljar.engines.linux.places import GID, UID
+
+from . import netns
+
+
+class Parent:
+    """What it takes to make a sandbox inside another one."""
+
+    def __init__(self, pidfd: int, user: int, pids: int, network: netns.Network) -> None:
+        self.pidfd = pidfd
+        self.network = network
+        self.user = user
+        self.pids = pids
+
+    @classmethod
+    def young(cls, pid: int, pidfd: int, network: netns.Network) -> Parent:
+        """Before it has changed its ids: afterwards nobody may look at it any more."""
+        return cls(pidfd, *_namespaces(f"/proc/{pid}"), network)
+
+    def close(self) -> None:
+        os.close(self.user)
+        os.close(self.pids)
+
+
+def spawn(parent: Parent, flags: int) -> Parent | None:
+    """A new process in new namespaces inside the parent's. None in that process."""
+    ours, theirs = socket.socketpair()
+    parent.network.enter()
+    pid, _ = kernel.clone3(0)
+    if pid:
+        theirs.close()
+        with ours:
+            _, handles, _, _ = socket.recv_fds(ours, 1, 3)
+        if len(handles) != 3:
+            raise OSError("the kernel refused a sandbox inside this one")
+        return Parent(handles[0], handles[1], handles[2], parent.network)
+    ours.close()
+    try:
+        kernel.setns(parent.user)
+        kernel.setns(parent.pids)
+        if kernel.clone3(0)[0]:  # only the next child is in that pid namespace
+            os._exit(0)
+        os.setresgid(GID, GID, GID)
+        os.setresuid(UID, UID, UID)
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
+        if kernel.clone3(flags)[0]:
+            os._exit(0)
+        for name, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{UID} {UID} 1"),
+            ("gid_map", f"{GID} {GID} 1"),
+        ):
+            descriptor = os.open(f"/proc/self/{name}", os.O_WRONLY)
+            os.write(descriptor, text.encode())
+            os.close(descriptor)
+        handles = [os.pidfd_open(os.getpid()), *_namespaces("/proc/self")]
+        socket.send_fds(theirs, [b"b"], handles)
+    except OSError:
+        os._exit(1)
+    return None
+
+
+def _namespaces(process: str) -> tuple[int, int]:
+    flags = os.O_RDONLY | os.O_CLOEXEC
+    return os.open(f"{process}/ns/user", flags), os.open(f"{process}/ns/pid", flags)

@@ -1,0 +1,1 @@
+"""Sandboxes that live from run to run (S1-S6)."""

@@ -1,0 +1,38 @@
+"""What is seen of a run while it runs (L6, L7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from belljar.model import Output, Result, Usage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Printed:
+    stream: str
+    """stdout or stderr"""
+    data: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    output: Output
+
+
+@dataclass(frozen=True, kw_only=True)
+class Used:
+    usage: Usage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    fraction: float
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    result: Result
+
+
+Event = Printed | Shown | Used | Progress | Ended

@@ -1,0 +1,43 @@
+"""The keyword options of `Sandbox`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from belljar.errors import InvalidRequest
+
+OWN = ("max_runs", "idle_s", "lifetime_s", "checkpoints", "when_busy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    max_runs: int = 20
+    idle_s: float = 600.0
+    lifetime_s: float = 3600.0
+    checkpoints: int = 8
+    """How many states are kept to go back to: one before each of the latest runs."""
+    when_busy: str = "wait"
+    """What a second caller gets while a run is under way: "wait" or "refuse"."""
+    request: Mapping[str, Any]
+    """The options that are those of `run`."""
+
+    def __post_init__(self) -> None:
+        for name, least, most in (("max_runs", 1, 1_000_000), ("checkpoints", 0, 64)):
+            value = getattr(self, name)
+            if type(value) is not int or not least <= value <= most:
+                raise InvalidRequest(
+                    f"{name}: must be a whole number of {least} to {most}, not {value!r}"
+                )
+        for name in ("idle_s", "lifetime_s"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not 0 < value < 1e9:
+                raise InvalidRequest(f"{name}: must be a number of seconds above 0, not {value!r}")
+        if self.when_busy not in ("wait", "refuse"):
+            raise InvalidRequest(f'when_busy: must be "wait" or "refuse", not {self.when_busy!r}')
+
+
+def make_options(options: Mapping[str, Any]) -> Options:
+    own = {name: value for name, value in options.items() if name in OWN}
+    return Options(request={k: v for k, v in options.items() if k not in OWN}, **own)

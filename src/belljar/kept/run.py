@@ -1,0 +1,263 @@
+"""One run in a kept sandbox, from the first byte to the result."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from belljar.conversation import Conversation
+from belljar.errors import LimitExceeded
+from belljar.kept import events, outputs
+from belljar.model import Dropped, ErrorInfo, Limits, Output, Result, Status
+
+TICK_S = 0.25
+INTERRUPT_S = 2.0
+"""Code that is out of time gets KeyboardInterrupt, and this long to come to an end by itself."""
+KILL_S = 5.0
+_MOST_EVENTS = 10_000
+
+
+class Run:
+    """A run under way: iterate over its events, or wait for its result."""
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        *,
+        run_id: int,
+        limits: Limits,
+        maximum_s: float,
+        result: Callable[[Mapping[str, Any]], Result],
+    ) -> None:
+        self.run_id = run_id
+        self._conversation = conversation
+        self._limits = limits
+        self._maximum_s = maximum_s
+        self._make_result = result
+        self._started = time.perf_counter()
+        self._ask_id = conversation.next_id()
+        self._head = {1: bytearray(), 2: bytearray()}
+        self._tail = {1: bytearray(), 2: bytearray()}
+        self._in_tail: set[int] = set()
+        self._outputs: list[Output] = []
+        self._output_bytes = 0
+        self._lost_outputs = 0
+        self._deadline = asyncio.get_running_loop().time() + limits.timeout_s
+        self._changed = asyncio.Event()
+        self._interrupted = False
+        self._killed = False
+        self._events: deque[events.Event] = deque(maxlen=_MOST_EVENTS)
+        self._news = asyncio.Event()
+        self.on_event: Callable[[events.Event], None] | None = None
+        self._task: asyncio.Task[Result] | None = None
+
+    def start(self, code: str, *, stdin: bytes, checkpoint: bool) -> None:
+        self._task = asyncio.ensure_future(self._run(code, stdin, checkpoint))
+
+    async def result(self) -> Result:
+        assert self._task is not None
+        return await self._task
+
+    def cancel(self) -> None:
+        assert self._task is not None
+        self._task.cancel()
+
+    async def happening(self) -> AsyncIterator[events.Event]:
+        """Everything that happens, the end last."""
+        assert self._task is not None
+        self._task.add_done_callback(lambda _: self._news.set())
+        while True:
+            while self._events:
+                yield self._events.popleft()
+            if self._task.done():
+                break
+            self._news.clear()
+            await self._news.wait()
+        yield events.Ended(result=await self._task)
+
+    def interrupt(self) -> None:
+        """KeyboardInterrupt in the code; the state stays."""
+        self._interrupted = True
+        self._changed.set()
+
+    def kill(self) -> None:
+        """Ends the interpreter; the state is lost."""
+        self._killed = True
+        self._changed.set()
+
+    def extend(self, seconds: float) -> None:
+        """More time, within the operator's maximum for a run."""
+        if not (isinstance(seconds, (int, float)) and 0 < seconds < float("inf")):
+            raise LimitExceeded(f"extend: must be a number of seconds above 0, not {seconds!r}")
+        loop = asyncio.get_running_loop()
+        latest = loop.time() - (time.perf_counter() - self._started) + self._maximum_s
+        self._deadline = min(latest, max(self._deadline, loop.time() + seconds))
+        self._changed.set()
+
+    # -- the run ---------------------------------------------------------------------------------
+
+    async def _run(self, code: str, stdin: bytes, checkpoint: bool) -> Result:
+        talk = self._conversation
+        asked = asyncio.ensure_future(
+            talk.ask(
+                "run",
+                ask_id=self._ask_id,
+                receive=self._printed,
+                hear=self._heard,
+                code=code,
+                name=f"<run {self.run_id}>",
+                run=self.run_id,
+                output_bytes=self._limits.output_bytes,
+                checkpoint=checkpoint,
+            )
+        )
+        ticking = asyncio.ensure_future(self._tick())
+        try:
+            if stdin:
+                await talk.send(self._ask_id, stdin)
+            await talk.send(self._ask_id, b"")
+            timed_out = await self._wait(asked)
+            told = await asked
+        except asyncio.CancelledError:
+            asked.cancel()
+            talk.wall.kill()
+            raise
+        finally:
+            ticking.cancel()
+        return self._make_result({**told, "timed_out": timed_out, **self._collected()})
+
+    async def _wait(self, asked: asyncio.Future[dict[str, Any]]) -> bool:
+        """Until the code has ended; True when that took a time-out."""
+        loop = asyncio.get_running_loop()
+        while not asked.done():
+            self._changed.clear()
+            if self._killed:
+                await self._end(asked, "kill", KILL_S)
+                return False
+            if self._interrupted:
+                self._interrupted = False
+                await self._conversation.ask("interrupt")
+            changed = asyncio.ensure_future(self._changed.wait())
+            left_s = self._deadline - loop.time()
+            await asyncio.wait(
+                (asked, changed), timeout=max(0.0, left_s), return_when=asyncio.FIRST_COMPLETED
+            )
+            changed.cancel()
+            if not asked.done() and loop.time() >= self._deadline:
+                if not await self._end(asked, "interrupt", INTERRUPT_S):
+                    await self._end(asked, "kill", KILL_S)
+                return True
+        return False
+
+    async def _end(self, asked: asyncio.Future[dict[str, Any]], how: str, within_s: float) -> bool:
+        await self._conversation.ask(how)
+        await asyncio.wait((asked,), timeout=within_s)
+        if not asked.done() and how == "kill":
+            self._conversation.wall.kill()
+        return asked.done()
+
+    async def _tick(self) -> None:
+        while seen := self._conversation.wall.look():
+            self._tell(events.Used(usage=seen.usage))
+            await asyncio.sleep(TICK_S)
+
+    # -- what comes ------------------------------------------------------------------------------
+
+    def _printed(self, stream: int, data: bytes) -> None:
+        if stream not in self._head:
+            return
+        kept = self._tail if stream in self._in_tail else self._head
+        room = self._limits.output_bytes - len(kept[stream])
+        kept[stream] += data[: max(0, room)]
+        if stream not in self._in_tail:
+            self._tell(events.Printed(stream="stdout" if stream == 1 else "stderr", data=data))
+
+    def _heard(self, event: Mapping[str, Any]) -> None:
+        if "output" in event:
+            self._shown(event["output"])
+        elif "progress" in event and isinstance(event["progress"], dict):
+            told = event["progress"]
+            message = str(told.get("message", ""))[:1000]
+            self._tell(
+                events.Progress(fraction=outputs.fraction(told.get("fraction")), message=message)
+            )
+        elif isinstance(event.get("extend"), (int, float)) and event["extend"] > 0:
+            self.extend(min(float(event["extend"]), self._maximum_s))
+        elif event.get("tail") in (1, 2):
+            self._in_tail.add(event["tail"])
+
+    def _shown(self, told: object) -> None:
+        output = outputs.read(told)
+        if output is None or len(self._outputs) >= outputs.MOST_OUTPUTS:
+            self._lost_outputs += 1
+            return
+        bytes_ = outputs.size(output)
+        if bytes_ > outputs.OUTPUT_BYTES or self._output_bytes + bytes_ > outputs.ALL_BYTES:
+            self._lost_outputs += 1
+            return
+        self._output_bytes += bytes_
+        self._outputs.append(output)
+        self._tell(events.Shown(output=output))
+
+    def _tell(self, event: events.Event) -> None:
+        if self.on_event:
+            self.on_event(event)
+        self._events.append(event)
+        self._news.set()
+
+    def _collected(self) -> dict[str, Any]:
+        return {
+            "head": self._head,
+            "tail": self._tail,
+            "outputs": tuple(self._outputs),
+            "lost_outputs": self._lost_outputs,
+            "duration_ms": (time.perf_counter() - self._started) * 1000,
+        }
+
+
+def judge(told: Mapping[str, Any], *, out_of_memory: bool) -> Status:
+    """The kernel's word goes before the guest's."""
+    error = told.get("error")
+    lack = isinstance(error, dict) and error.get("name") == "MemoryError"
+    if out_of_memory or lack:
+        return "out_of_memory"
+    if told["timed_out"]:
+        return "timeout"
+    if told.get("signal"):
+        return "killed"
+    if told.get("status") == "ok" or told.get("exit_code") == 0:
+        return "ok"
+    return "error"
+
+
+def text(told: Mapping[str, Any], stream: int) -> str:
+    head, tail = bytes(told["head"][stream]), bytes(told["tail"][stream])
+    missing = dropped(told)
+    count = missing.stdout if stream == 1 else missing.stderr
+    mark = b"\n[belljar: %d bytes dropped here]\n" % count if count else b""
+    return (head + mark + tail).decode("utf-8", "replace")
+
+
+def dropped(told: Mapping[str, Any]) -> Dropped:
+    counts = told.get("dropped")
+    if not isinstance(counts, dict):
+        return Dropped()
+    return Dropped(stdout=whole(counts.get("1")), stderr=whole(counts.get("2")))
+
+
+def whole(value: object) -> int:
+    return value if type(value) is int and 0 <= value < 1 << 62 else 0
+
+
+def uncaught(told: Mapping[str, Any]) -> ErrorInfo | None:
+    error = told.get("error")
+    if not isinstance(error, dict):
+        return None
+    name, message, trace = (
+        str(error.get(key, ""))[:65536].encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+        for key in ("name", "message", "traceback")
+    )
+    return ErrorInfo(name=name, message=message, traceback=trace)

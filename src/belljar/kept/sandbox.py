@@ -1,0 +1,468 @@
+"""`belljar.aio.Sandbox`: a sandbox that lives between runs."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import secrets
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal
+
+from belljar.conversation import Conversation, Refusal
+from belljar.core import Belljar
+from belljar.engines.base import Inside
+from belljar.errors import Busy, Closed, InvalidRequest, SandboxEnded, SandboxLost
+from belljar.holding import Held
+from belljar.kept import events, run
+from belljar.kept.files import Files
+from belljar.kept.options import make_options
+from belljar.kept.processes import Process, command
+from belljar.kept.run import Run
+from belljar.model import Result, Usage
+from belljar.policy.variables import check_variables
+
+WhenBusy = Literal["wait", "refuse"]
+WORKSPACE = "/workspace"
+
+
+class Sandbox:
+    """`async with Sandbox(environment="data") as box: await box.run("x = 41")`.
+
+    Variables, imports, the working directory and files stay from run to run. A failing run, a
+    time-out or `sys.exit()` ends that run, not the sandbox."""
+
+    def __init__(self, jar: Belljar | None = None, **options: Any) -> None:
+        self._jar = jar
+        self._own_jar = jar is None
+        self._options = make_options(options)
+        self.sandbox_id = secrets.token_hex(8)
+        self._held: Held | None = None
+        self._family: _Family | None = None
+        self._turn = asyncio.Lock()
+        self._runs = 0
+        self._ended = ""
+        """Why no run can start any more, if so."""
+        self._lost = ""
+        """Why the state is gone, if so."""
+        self._checkpoints: tuple[int, ...] = ()
+        self._timers: list[asyncio.TimerHandle] = []
+        self._closing: asyncio.Task[None] | None = None
+        self._now: Run | None = None
+        self._processes: dict[int, Process] = {}
+
+    async def __aenter__(self) -> Sandbox:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Makes the sandbox; `async with` does it."""
+        if self._held or self._ended:
+            return
+        self._jar = self._jar or Belljar()
+        self._held = held = await self._jar.keep(self._options.request)
+        self._family = _Family(held)
+        try:
+            await self._set_up(held)
+        except BaseException:
+            await self.close()
+            raise
+        self._start_timers()
+
+    async def _set_up(self, held: Held) -> None:
+        talk = held.conversation
+        inside = self._apply(held)
+        await talk.ask("set_up", checkpoints=self._options.checkpoints, **_set_up(held, inside))
+        for name, content in held.request.files.items():
+            await self.files.write(f"{WORKSPACE}/{name}", content)
+        for name, content in held.request.inputs.items():
+            await _place(talk, name, content)
+
+    # -- runs ------------------------------------------------------------------------------------
+
+    async def run(
+        self,
+        code: str,
+        *,
+        timeout_s: float | None = None,
+        stdin: str | bytes = b"",
+        on_event: Callable[[events.Event], None] | None = None,
+    ) -> Result:
+        """Runs `code` after everything that ran before."""
+        async with self._taking_turns():
+            started = self._begin(code, timeout_s, stdin, on_event)
+            try:
+                return await started.result()
+            finally:
+                self._now = None
+
+    async def stream(
+        self, code: str, *, timeout_s: float | None = None, stdin: str | bytes = b""
+    ) -> AsyncGenerator[events.Event, None]:
+        """As `run`, but yields what happens while it happens; the last event has the result."""
+        async with self._taking_turns():
+            started = self._begin(code, timeout_s, stdin, None)
+            try:
+                async for event in started.happening():
+                    yield event
+            finally:
+                self._now = None
+                started.cancel()
+
+    def interrupt(self) -> None:
+        """KeyboardInterrupt in the run that is under way; the state stays."""
+        if self._now:
+            self._now.interrupt()
+
+    def kill(self) -> None:
+        """Ends the run that is under way, with the state of the sandbox."""
+        if self._now:
+            self._now.kill()
+
+    def extend(self, seconds: float) -> None:
+        """More time for the run that is under way, within the operator's maximum."""
+        if self._now:
+            self._now.extend(seconds)
+
+    def _begin(
+        self,
+        code: str,
+        timeout_s: float | None,
+        stdin: str | bytes,
+        on_event: Callable[[events.Event], None] | None,
+    ) -> Run:
+        held = self._usable()
+        if self._runs >= self._options.max_runs:
+            raise SandboxEnded(
+                f"this sandbox has done its {self._options.max_runs} runs",
+                hint="make a new one, or allow more with max_runs",
+            )
+        request = held.check(code, timeout_s, stdin)
+        self._runs += 1
+        self._restart_idle_timer()
+        held.conversation.wall.settle()
+        started = Run(
+            held.conversation,
+            run_id=self._runs,
+            limits=request.limits,
+            maximum_s=held.maximum_s,
+            result=lambda told: self._result(held, told),
+        )
+        started.on_event = on_event
+        started.start(request.code, stdin=request.stdin, checkpoint=self._options.checkpoints > 0)
+        self._now = started
+        return started
+
+    def _result(self, held: Held, told: Mapping[str, Any]) -> Result:
+        seen = held.conversation.wall.look()
+        lost = told.get("lost") is True
+        status = run.judge(told, out_of_memory=lost and bool(seen and seen.out_of_memory))
+        if lost:
+            self._lost = {
+                "out_of_memory": "its memory ran out and the kernel ended it",
+                "timeout": "it did not react to the time-out and was ended",
+            }.get(status, "the code ended it")
+        known = told.get("checkpoints")
+        if isinstance(known, list):
+            self._checkpoints = tuple(run.whole(item) for item in known)
+        exit_code = told.get("exit_code")
+        value = told.get("value")
+        warnings = list(held.warnings)
+        if told["lost_outputs"]:
+            warnings.append(f"{told['lost_outputs']} outputs were too many or too large")
+        self._restart_idle_timer()
+        return Result(
+            status=status,
+            exit_code=exit_code if type(exit_code) is int and 0 <= exit_code < 256 else None,
+            signal=run.whole(told.get("signal")) or None,
+            stdout=run.text(told, 1),
+            stderr=run.text(told, 2),
+            dropped=run.dropped(told),
+            error=run.uncaught(told),
+            duration_ms=told["duration_ms"],
+            usage=seen.usage if seen else Usage(),
+            execution_id=secrets.token_hex(16),
+            language=held.request.language,
+            environment=held.ground.name,
+            engine=held.engine.name,
+            engine_reason=held.reason,
+            isolation=held.conversation.isolation,
+            warnings=tuple(warnings),
+            value=value if isinstance(value, str) else None,
+            outputs=told["outputs"],
+            run_id=self._runs,
+            state_kept=not lost,
+        )
+
+    # -- files -----------------------------------------------------------------------------------
+
+    @property
+    def files(self) -> Files:
+        return Files(self._usable(state=False).conversation)
+
+    # -- programs --------------------------------------------------------------------------------
+
+    async def exec(
+        self,
+        program: str | Sequence[str],
+        *,
+        shell: bool = False,
+        stdin: str | bytes = b"",
+        env: Mapping[str, str] | None = None,
+        folder: str = WORKSPACE,
+        timeout_s: float | None = None,
+    ) -> Result:
+        """Runs a program beside the interpreter and waits for it."""
+        held = self._usable(state=False)
+        limit_s = held.check("", timeout_s, stdin).limits.timeout_s
+        process = await self.start(program, shell=shell, env=env, folder=folder)
+        if stdin:
+            await process.write(stdin)
+        await process.close_stdin()
+        try:
+            return await process.wait(limit_s)
+        except TimeoutError:
+            await process.kill()
+            await process.wait()
+            return process.result(timed_out=True)
+
+    async def start(
+        self,
+        program: str | Sequence[str],
+        *,
+        shell: bool = False,
+        env: Mapping[str, str] | None = None,
+        folder: str = WORKSPACE,
+        terminal: bool = False,
+    ) -> Process:
+        """Starts a program and returns at once. `terminal`: it gets one, for interactive ones."""
+        held = self._usable(state=False)
+        argv = command(program, shell=shell)
+        checked = check_variables(env or {}, language="bash", fresh_exec=True)
+        process = Process(held.conversation, argv, held.request.limits)
+        await process.start(env=checked, folder=folder, terminal=terminal)
+        self._processes = {n: p for n, p in self._processes.items() if p.running}
+        self._processes[process.process_id] = process
+        self._restart_idle_timer()
+        return process
+
+    def processes(self) -> list[Process]:
+        """Those that run."""
+        return [process for process in self._processes.values() if process.running]
+
+    def process(self, process_id: int) -> Process:
+        """One that was started earlier, by its id."""
+        found = self._processes.get(process_id)
+        if found is None:
+            raise InvalidRequest(f"process: there is none with the id {process_id!r}")
+        return found
+
+    # -- going back, branching -------------------------------------------------------------------
+
+    def checkpoints(self) -> tuple[int, ...]:
+        """The runs that can be undone, oldest first: `rollback` goes to before one of them."""
+        return self._checkpoints
+
+    async def rollback(self, run_id: int) -> None:
+        """Variables and files are again what they were before that run."""
+        async with self._taking_turns():
+            held = self._usable(state=False)
+            told = await self._ask(held, "rollback", run=run_id)
+            self._lost = ""
+            known = told.get("checkpoints")
+            self._checkpoints = tuple(map(run.whole, known)) if isinstance(known, list) else ()
+
+    async def fork(self, count: int = 1, *, at: int | None = None) -> list[Sandbox]:
+        """Independent sandboxes with the same variables and files, as they are now or were before
+        the run `at`. Threads that were running are not in them."""
+        if type(count) is not int or not 1 <= count <= 256:
+            raise InvalidRequest(f"fork: count must be a whole number of 1 to 256, not {count!r}")
+        async with self._taking_turns():
+            children: list[Sandbox] = []
+            try:
+                for _ in range(count):
+                    children.append(await self._branch(at))
+            except BaseException:
+                for child in children:
+                    await child.close()
+                raise
+            return children
+
+    async def _branch(self, at: int | None) -> Sandbox:
+        held = self._usable(state=at is None)
+        assert self._family is not None
+        other, branch = await held.branch()
+        child = Sandbox(self._jar)
+        child._own_jar = False
+        child._options = self._options
+        child._held = other
+        child._family = self._family.join()
+        try:
+            descriptors = (branch.family, *branch.entrances)
+            adopting = asyncio.ensure_future(child._adopt(other))
+            try:
+                await self._ask(
+                    held, "fork", run=at, entrances=len(branch.entrances), descriptors=descriptors
+                )
+            except BaseException:
+                adopting.cancel()
+                raise
+            finally:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+            await adopting
+        except BaseException:
+            await child.close()
+            raise
+        child._start_timers()
+        return child
+
+    async def _adopt(self, held: Held) -> None:
+        inside = self._apply(held)
+        given = _set_up(held, inside)
+        given.pop("woken")
+        await self._ask(
+            held,
+            "adopt",
+            checkpoints=self._options.checkpoints,
+            set_up={**given, "reseed": False},
+        )
+
+    def _apply(self, held: Held) -> Inside:
+        """Checkpoints are processes, too, but not the code's."""
+        limits = held.request.limits
+        processes = limits.processes + self._options.checkpoints + 2
+        return held.conversation.wall.apply(dataclasses.replace(limits, processes=processes))
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Ends the sandbox and everything in it. Branches of it live on."""
+        self._end("it was closed")
+        if self._closing:
+            await asyncio.shield(self._closing)
+
+    def _end(self, why: str) -> None:
+        if self._closing or not self._held:
+            self._ended = self._ended or why
+            return
+        self._ended = why
+        for timer in self._timers:
+            timer.cancel()
+        self._closing = asyncio.ensure_future(self._destroy())
+
+    async def _destroy(self) -> None:
+        assert self._held is not None and self._family is not None
+        if self._now:
+            self._now.cancel()
+        await self._family.leave(self._held)
+        if self._own_jar and self._jar:
+            await self._jar.close()
+
+    def _start_timers(self) -> None:
+        loop = asyncio.get_running_loop()
+        life = self._options.lifetime_s
+        self._timers = [
+            loop.call_later(life, self._end, f"it has lived for its {life:g} s"),
+            loop.call_later(self._options.idle_s, self._idle),
+        ]
+
+    def _restart_idle_timer(self) -> None:
+        if len(self._timers) == 2:
+            self._timers[1].cancel()
+            loop = asyncio.get_running_loop()
+            self._timers[1] = loop.call_later(self._options.idle_s, self._idle)
+
+    def _idle(self) -> None:
+        if self._now is None:
+            self._end(f"nothing was asked of it for {self._options.idle_s:g} s")
+
+    # -- common ----------------------------------------------------------------------------------
+
+    def _usable(self, *, state: bool = True) -> Held:
+        if self._ended:
+            raise SandboxEnded(f"this sandbox has ended: {self._ended}", hint="make a new one")
+        if self._held is None:
+            raise Closed("this sandbox was not opened", hint="use it in a with statement")
+        if self._held.conversation.lost:
+            raise SandboxLost(f"the sandbox is gone: {self._held.conversation.lost}")
+        if state and self._lost:
+            raise SandboxLost(
+                f"the state of this sandbox is lost: {self._lost}",
+                hint="rollback() to a checkpoint, or make a new one"
+                if self._checkpoints
+                else "make a new one",
+            )
+        return self._held
+
+    def _taking_turns(self) -> asyncio.Lock:
+        if self._options.when_busy == "refuse" and self._turn.locked():
+            raise Busy("a run is under way in this sandbox", hint='or wait: when_busy="wait"')
+        return self._turn
+
+    async def _ask(self, held: Held, op: str, **fields: Any) -> dict[str, Any]:
+        try:
+            return await held.conversation.ask(op, **fields)
+        except Refusal as refusal:
+            if refusal.kind == "lost":
+                raise SandboxLost(f"the state of this sandbox is lost: {refusal}") from None
+            if refusal.kind == "busy":
+                raise Busy(str(refusal)) from None
+            raise InvalidRequest(f"{op}: {refusal}") from None
+
+
+class _Family:
+    """A sandbox and its branches, which live inside its walls: those fall when the last one is
+    closed."""
+
+    def __init__(self, root: Held) -> None:
+        self._root = root
+        self._left = 1
+        self._parked: list[Held] = []
+
+    def join(self) -> _Family:
+        self._left += 1
+        return self
+
+    async def leave(self, held: Held) -> None:
+        self._left -= 1
+        self._parked.append(held)
+        if self._left == 0:
+            await asyncio.gather(*(one.release() for one in reversed(self._parked)))
+            return
+        try:
+            await held.conversation.ask("kill")
+        except (SandboxLost, Refusal):
+            pass
+
+
+async def _place(talk: Conversation, name: str, content: bytes) -> None:
+    """A file below /data/input, which only the agent can write to."""
+    channel = talk.next_id()
+    try:
+        await talk.ask("place", ask_id=channel, path=name)
+        if content:
+            await talk.send(channel, content)
+        await talk.send(channel, b"")
+        await talk.ask("placed", channel=channel)
+    except Refusal as refusal:
+        raise InvalidRequest(f"inputs: {name}: {refusal}", hint="raise disk_bytes?") from None
+
+
+def _set_up(held: Held, inside: Inside) -> dict[str, Any]:
+    return {
+        "env": dict(held.env),
+        "rlimits": dict(inside.rlimits),
+        "folder": WORKSPACE,
+        "package_path": [],
+        "woken": inside.wake_up() if inside.woken else None,
+    }

@@ -1,0 +1,263 @@
+"""The process that holds a kept sandbox's Python state: it runs one cell after the other.
+
+It talks to the keeper on descriptor 3, in JSON lines:
+    keeper → here   {"set_up": {env, rlimits, folder, …}}
+                    {"cell": {code, name, run, checkpoint}} with a descriptor for standard input
+                    {"fork": …} with the entrances to a cgroup, the namespaces of a sandbox, a socket
+                    {"streams": 2} with the two
+    here → keeper   {"checkpoint": run} with a socket, {"output": …}, {"progress": …},
+                    {"extend": seconds}, {"done": …}; and first of all from a copy: {"hello": pid}
+
+A copy of this process that waits is a checkpoint; a copy that moved into the namespaces of another
+sandbox is a branch. Either goes on from the same place as the original, with a socket of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import socket
+import sys
+import types
+from collections.abc import Callable
+
+from . import runner
+from .lines import Broken, Lines
+from .notebook import Notebook
+
+_CONTROL = 3
+_CHECKPOINT_OOM = b"900"
+_PR_CAPBSET_DROP, _PR_SET_SECUREBITS = 24, 28
+_SECUREBITS = 0b1110_1111
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_capset = getattr(_libc, "capset", None)
+_cap_header = (ctypes.c_uint32 * 2)(0x2008_0522, 0)
+_no_capabilities = (ctypes.c_uint32 * 6)()
+
+
+def live(*, rehearse: bool) -> None:
+    """Never returns."""
+    if rehearse:
+        _rehearse()
+    interpreter = _Interpreter()
+    while True:
+        try:
+            interpreter.serve()
+        except KeyboardInterrupt:
+            continue  # came when the cell had just ended
+        except Broken:
+            os._exit(0)
+
+
+class _Interpreter:
+    def __init__(self) -> None:
+        self._lines = Lines(_CONTROL)
+        self._notebook = Notebook(self._emit, output_bytes=16 << 20)
+        self._sigint: object = signal.default_int_handler
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        sys.modules["belljar_guest"] = _guest_module(self._tell)
+
+    def serve(self) -> None:
+        while True:
+            for order in self._lines.fill():
+                if "cell" in order:
+                    self._cell(order["cell"])
+                elif "set_up" in order:
+                    _set_up(order["set_up"])
+                elif "fork" in order:
+                    self._fork(order["fork"])
+                elif "streams" in order:
+                    _take_streams(self._lines.take(2))
+
+    def _emit(self, output: dict) -> None:  # type: ignore[type-arg]
+        self._lines.send({"output": output})
+
+    def _tell(self, news: dict) -> None:  # type: ignore[type-arg]
+        self._lines.send(news)
+
+    def _cell(self, cell: dict) -> None:  # type: ignore[type-arg]
+        (stdin,) = self._lines.take(1)
+        if cell["checkpoint"] and self._checkpoint(cell["run"]):
+            os.close(stdin)
+            return
+        os.dup2(stdin, 0)
+        os.close(stdin)
+        threads = _threads()
+        signal.signal(signal.SIGINT, self._sigint)  # type: ignore[arg-type]
+        try:
+            ended = self._notebook.run(cell["code"], cell["name"])
+        finally:
+            self._sigint = signal.getsignal(signal.SIGINT)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        ended["threads"] = _threads() - 1 if threads else 0
+        self._lines.send({"done": ended})
+
+    # -- copies ----------------------------------------------------------------------------------
+
+    def _checkpoint(self, run: int) -> bool:
+        """Leaves a copy behind that waits. True in the copy."""
+        ours, theirs = socket.socketpair()
+        if _orphan():
+            ours.close()
+            self._continue_on(theirs.detach())
+            _prefer_to_kill(_CHECKPOINT_OOM)
+            self._lines.send({"hello": os.getpid()})
+            return True
+        theirs.close()
+        self._lines.send({"checkpoint": run}, (ours.fileno(),))
+        ours.close()
+        return False
+
+    def _fork(self, order: dict) -> None:  # type: ignore[type-arg]
+        """A copy of this process goes on in another sandbox."""
+        entrances = self._lines.take(order["entrances"])
+        namespaces = self._lines.take(order["namespaces"])
+        (control,) = self._lines.take(1)
+        folder = os.getcwd()
+
+        def move() -> None:
+            for entrance in entrances:
+                os.write(entrance, b"0")
+            _join(namespaces)
+
+        copied = _orphan(move)
+        for descriptor in (*entrances, *namespaces):
+            os.close(descriptor)
+        if not copied:
+            os.close(control)
+            return
+        self._continue_on(control)
+        _drop_capabilities()
+        _reopen(folder)
+        runner.reseed()
+        self._lines.send({"hello": os.getpid()})
+
+    def _continue_on(self, control: int) -> None:
+        os.setsid()  # what is meant for the original's group must not hit the copy
+        self._lines.close()
+        os.dup2(control, _CONTROL, inheritable=False)
+        if control != _CONTROL:
+            os.close(control)
+        self._lines = Lines(_CONTROL)
+
+
+def _orphan(before: Callable[[], None] = lambda: None) -> bool:
+    """Forks off a process that is not our child, so that the code never waits for it by accident.
+    True in it."""
+    pid = os.fork()
+    if pid:
+        os.waitpid(pid, 0)
+        return False
+    try:
+        before()
+        if os.fork():
+            os._exit(0)
+    except BaseException:
+        os._exit(1)
+    return True
+
+
+def _take_streams(ends: list[int]) -> None:
+    for target, end in ((1, ends[0]), (2, ends[1])):
+        os.dup2(end, target)
+        os.close(end)
+
+
+def _join(namespaces: list[int]) -> None:
+    for namespace in namespaces:
+        if _libc.setns(namespace, 0):
+            raise OSError(ctypes.get_errno(), "setns")
+
+
+def _drop_capabilities() -> None:
+    """Joining a user namespace gives every capability in it; the new keeper checks."""
+    for capability in range(64):
+        if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0):
+            break
+    _libc.prctl(_PR_SET_SECUREBITS, _SECUREBITS, 0, 0, 0)
+    if _capset is None or _capset(_cap_header, _no_capabilities):
+        os._exit(1)
+
+
+def _reopen(folder: str) -> None:
+    """Files that are open belong to the parent; the same names in here are copies."""
+    for name in os.listdir("/proc/self/fd"):
+        descriptor = int(name)
+        if descriptor <= _CONTROL:
+            continue
+        try:
+            path = os.readlink("/proc/self/fd/" + name)
+            if not path.startswith(("/workspace/", "/data/output/", "/tmp/")):
+                continue
+            with open("/proc/self/fdinfo/" + name) as info:
+                fields = dict(line.split(":", 1) for line in info)
+            flags = int(fields["flags"], 8) & ~(os.O_CREAT | os.O_TRUNC | os.O_EXCL)
+            copy = os.open(path, flags)
+            os.lseek(copy, int(fields["pos"]), os.SEEK_SET)
+            os.dup2(copy, descriptor, inheritable=os.get_inheritable(descriptor))
+            os.close(copy)
+        except (OSError, ValueError):
+            continue
+    try:
+        os.chdir(folder)
+    except OSError:
+        os.chdir("/workspace")
+
+
+# -- around the cells ----------------------------------------------------------------------------
+
+
+def _set_up(order: dict) -> None:  # type: ignore[type-arg]
+    for name, value in order["rlimits"].items():
+        kind = getattr(resource, name)
+        _, hard = resource.getrlimit(kind)
+        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (bound, bound))
+    if order["reseed"]:
+        runner.reseed()
+    os.environ.clear()
+    os.environ.update(order["env"])
+    runner.more_threads(order["env"].get("OMP_NUM_THREADS", "1"))
+    for path in reversed(order["package_path"]):
+        sys.path.insert(0, path)
+    os.chdir(order["folder"])
+    sys.path.insert(0, order["folder"])
+    sys.argv = [""]
+
+
+def _threads() -> int:
+    return len(sys._current_frames())
+
+
+def _prefer_to_kill(how_much: bytes) -> None:
+    try:
+        descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+        os.write(descriptor, how_much)
+        os.close(descriptor)
+    except OSError:
+        pass
+
+
+def _guest_module(tell: Callable[[dict], None]) -> types.ModuleType:  # type: ignore[type-arg]
+    """What code inside can ask of the sandbox: `import belljar_guest`."""
+    module = types.ModuleType("belljar_guest", "What a run can tell the one who waits for it.")
+
+    def progress(fraction: float, message: str = "") -> None:
+        """Reports how far the run is: 0.0 to 1.0, and a few words."""
+        tell({"progress": {"fraction": float(fraction), "message": str(message)[:1000]}})
+
+    def extend(seconds: float) -> None:
+        """Asks for more time, within the operator's maximum."""
+        tell({"extend": float(seconds)})
+
+    module.__dict__.update(progress=progress, extend=extend)
+    return module
+
+
+def _rehearse() -> None:
+    """Walks once through what every cell does, so that its memory is our own when one comes."""
+    notebook = Notebook(lambda output: None, output_bytes=1 << 16)
+    notebook.run("rehearsal = [1]\nrehearsal + [2]", "<rehearsal>")

@@ -1,0 +1,145 @@
+"""Going back and branching (S6): variables and files, in milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import belljar
+from belljar.errors import InvalidRequest, SandboxEnded
+
+
+@pytest.fixture
+def box(jar: belljar.Belljar) -> Iterator[belljar.Sandbox]:
+    with belljar.Sandbox(jar, environment="base", max_runs=100) as box:
+        yield box
+
+
+def test_s6_rollback_brings_back_variables_and_files(box: belljar.Sandbox) -> None:
+    box.run("import os\nx = [1]\nopen('kept', 'w').write('old')\nos.mkdir('folder')")
+    spoilt = box.run(
+        "x.append(2)\nopen('kept', 'w').write('new')\nopen('extra', 'w').close()\n"
+        "open('folder/deep', 'w').close()\nopen('/tmp/t', 'w').close()\nos.symlink('kept', 'link')"
+    )
+    assert spoilt.run_id is not None
+    box.rollback(spoilt.run_id)
+    code = (
+        "x, open('kept').read(), sorted(os.listdir('.')), os.listdir('folder'), os.listdir('/tmp')"
+    )
+    assert box.run(code).value == "([1], 'old', ['folder', 'kept'], [], [])"
+
+
+def test_s6_a_deleted_file_comes_back_and_one_checkpoint_serves_twice(
+    box: belljar.Sandbox,
+) -> None:
+    box.run("open('f', 'w').write('content'); import os")
+    for _ in range(2):
+        run_id = box.run("os.remove('f')").run_id
+        assert run_id is not None
+        box.rollback(run_id)
+        assert box.run("open('f').read()").value == "'content'"
+
+
+def test_s6_the_oldest_checkpoints_go_first_and_that_is_visible(jar: belljar.Belljar) -> None:
+    with belljar.Sandbox(jar, environment="base", checkpoints=2) as box:
+        for _ in range(4):
+            box.run("1")
+        assert box.checkpoints() == (3, 4)
+        with pytest.raises(InvalidRequest, match="no checkpoint before run 1"):
+            box.rollback(1)
+    with belljar.Sandbox(jar, environment="base", checkpoints=0) as box:
+        box.run("1")
+        assert box.checkpoints() == ()
+
+
+def test_s6_branches_are_independent_in_memory_files_randomness_and_processes(
+    box: belljar.Sandbox,
+) -> None:
+    box.run("import os, random\nx = [0]\nopen('f', 'w').write('parent')\nrandom.seed(1)")
+    left, right = box.fork(2)
+    left.run("x.append('left'); open('f', 'w').write('left')")
+    right.run("x.append('right')")
+    assert left.run("x, open('f').read()").value == "([0, 'left'], 'left')"
+    assert right.run("x, open('f').read()").value == "([0, 'right'], 'parent')"
+    assert box.run("x, open('f').read()").value == "([0], 'parent')"
+    drawn = {one.run("random.random()").value for one in (left, right)}
+    assert len(drawn) == 2
+    assert left.run("os.getuid(), os.uname().nodename").value == "(1000, 'belljar')"
+    left.close()
+    right.close()
+
+
+def test_i1_a_branch_sees_no_process_but_its_own(jar: belljar.Belljar) -> None:
+    with belljar.Sandbox(jar, environment="base", checkpoints=0) as box:
+        left, right = box.fork(2)
+        right.start(["sleep", "60"])
+        seen = left.run("import os; [p for p in os.listdir('/proc') if p.isdigit()]")
+        assert seen.value == "['1', '2']"
+        left.close()
+        right.close()
+
+
+def test_s6_one_failed_child_does_not_lose_its_siblings(box: belljar.Sandbox) -> None:
+    box.run("x = 5")
+    dying, living = box.fork(2)
+    assert dying.run("import os; os.kill(-1, 9); os.kill(os.getpid(), 9)").state_kept is False
+    dying.close()
+    assert living.run("x").value == "5"
+    assert box.run("x").value == "5"
+    living.close()
+
+
+def test_s6_branches_outlive_their_parent_and_can_branch_themselves(jar: belljar.Belljar) -> None:
+    parent = belljar.Sandbox(jar, environment="base")
+    parent.run("x = 1")
+    (child,) = parent.fork()
+    parent.close()
+    with pytest.raises(SandboxEnded):
+        parent.run("x")
+    child.run("x += 1")
+    (grandchild,) = child.fork()
+    assert grandchild.run("x += 1; x").value == "3"
+    assert child.run("x").value == "2"
+    child.close()
+    grandchild.close()
+
+
+def test_s6_a_branch_from_before_a_run(box: belljar.Sandbox) -> None:
+    box.run("x = 'before'; open('f', 'w').write('1')")
+    run_id = box.run("x = 'after'; open('f', 'w').write('2')").run_id
+    (child,) = box.fork(at=run_id)
+    assert child.run("x, open('f').read()").value == "('before', '1')"
+    assert box.run("x, open('f').read()").value == "('after', '2')"
+    child.close()
+
+
+def test_s6_an_open_file_of_the_parent_is_not_written_by_the_child(box: belljar.Sandbox) -> None:
+    box.run("f = open('log', 'w'); f.write('parent'); f.flush()")
+    (child,) = box.fork()
+    child.run("f.write(' child'); f.flush()")
+    assert child.run("open('log').read()").value == "'parent child'"
+    assert box.run("open('log').read()").value == "'parent'"
+    child.close()
+
+
+def test_i1_a_branch_has_no_capability_and_no_way_up(box: belljar.Sandbox) -> None:
+    """Joining its namespaces gave it every capability in them for a moment."""
+    (child,) = box.fork()
+    code = (
+        "import os\n"
+        "status = dict(line.split(':', 1) for line in open('/proc/self/status'))\n"
+        "print(*(status[name].strip() for name in"
+        " ('CapPrm', 'CapEff', 'CapBnd', 'CapInh', 'CapAmb')))"
+    )
+    assert child.run(code).stdout.split() == ["0" * 16] * 5
+    attempts = (
+        "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+        "def tried(result): return result == 0\n"
+        "[tried(libc.unshare(0x10000000)), tried(libc.mount(b'x', b'/tmp', b'tmpfs', 0, None)),"
+        " tried(libc.sethostname(b'x', 1)), tried(libc.chroot(b'/tmp')),"
+        " tried(libc.setns(os.open('/proc/1/ns/user', os.O_RDONLY) if os.access('/proc/1/ns/user',"
+        " os.R_OK) else 0, 0))]"
+    )
+    assert child.run(attempts).value == str([False] * 5)
+    child.close()
