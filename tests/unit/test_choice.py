@@ -19,6 +19,7 @@ PLAIN = Wanted(
     live_stdin=False,
     processes=False,
     files=False,
+    disk_files=False,
 )
 WASM = Capabilities(
     languages=frozenset({"python", "javascript"}),
@@ -27,6 +28,7 @@ WASM = Capabilities(
     fresh_exec=False,
     live_stdin=False,
     files=False,
+    disk_files=False,
 )
 
 
@@ -104,6 +106,7 @@ def test_i6_a_container_is_as_strong_as_its_runtime(
         {"live_stdin": True},
         {"processes": True},
         {"files": True},
+        {"disk_files": True},
     ],
 )
 def test_i6_what_a_wall_cannot_do_is_passed_over(uses: dict[str, object]) -> None:
@@ -137,6 +140,7 @@ def test_i6_only_what_the_operator_allows() -> None:
         ({"live_stdin": True}, "stdin_descriptor"),
         ({"processes": True}, "processes"),
         ({"files": True}, "files, inputs"),
+        ({"disk_files": True}, "disk_files"),
         ({"needs": ("any_language",)}, "every language"),
     ],
 )

@@ -157,7 +157,7 @@ def limits_of(capabilities: dict[str, Any]) -> list[str]:
             found.append(f"{words} {', '.join(allowed)}")
     found += [
         name.replace("_", " ")
-        for name in ("processes", "fresh_exec", "live_stdin", "files")
+        for name in ("processes", "fresh_exec", "live_stdin", "files", "disk_files")
         if capabilities.get(name) is False
     ]
     return found

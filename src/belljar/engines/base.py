@@ -104,6 +104,8 @@ class Inside:
 
     rlimits: Mapping[str, int]
     watch_memory_bytes: int | None = None
+    cpus: float | None = None
+    """The share of the processor to set inside, where the wall sees only the whole machine's."""
     woken: bool = False
     """The sandbox was restored from a snapshot: it needs fresh randomness and the time."""
 

@@ -74,6 +74,8 @@ class Wanted(NamedTuple):
     """A number of processes was asked for."""
     files: bool
     """Files or inputs were given."""
+    disk_files: bool
+    """Another limit of files than the usual was asked for."""
 
 
 class Choice(NamedTuple):
@@ -152,4 +154,6 @@ def lacks(can: Capabilities, wanted: Wanted) -> str:
         return "cannot start processes (processes)"
     if wanted.files and not can.files:
         return "cannot take files (files, inputs)"
+    if wanted.disk_files and not can.disk_files:
+        return "cannot limit the number of files (disk_files)"
     return ""

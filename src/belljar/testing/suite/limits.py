@@ -141,6 +141,7 @@ print(written >> 20)
         self.still_works(jar)
 
     def test_l4_the_number_of_files_is_bounded(self, jar: Belljar) -> None:
+        self.needs("disk_files")
         code = """
 made = 0
 try:

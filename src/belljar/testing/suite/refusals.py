@@ -67,6 +67,8 @@ class Refusals(Suite):
         if not self.can.live_stdin:
             with open(os.devnull) as nothing:
                 self.refused(jar, "stdin_descriptor", stdin_descriptor=nothing.fileno())
+        if not self.can.disk_files:
+            self.refused(jar, "disk_files", disk_files=200)
         if not self.can.files:
             self.refused(jar, "files", files={"x": ""})
             self.refused(jar, "files", inputs={"x": ""})
