@@ -477,6 +477,7 @@ def _frames(order: Order, inputs: Mapping[str, bytes], inside: Inside) -> bytes:
         "env": dict(order.env),
         "rlimits": dict(inside.rlimits),
         "watch_memory_bytes": inside.watch_memory_bytes,
+        "cpus": inside.cpus,
         "woken": inside.wake_up() if inside.woken else None,
         "stdin_streamed": order.stdin_descriptor is not None,
         "output_bytes": order.limits.output_bytes,

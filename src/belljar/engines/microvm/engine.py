@@ -27,6 +27,9 @@ RESERVE_BYTES = 256 * MIB
 """What a machine has beyond the code's memory: the guest's kernel, root and agent."""
 OVERHEAD_BYTES = 256 * MIB
 """And QEMU beyond its guest's memory, most of it translated code."""
+OVERHEAD_CPUS = 0.25
+"""The guest's kernel keeps the code to its share; a machine that the host had to hold back would
+count the time it stood still as time it used."""
 QEMU_PROCESSES = 128
 """Threads: one per virtual CPU, the main loop, and up to 64 that read the disk."""
 
@@ -228,7 +231,6 @@ class MicrovmEngine:
 
     def _isolation(self, kind: machine.Machine) -> dict[str, str]:
         limited = self._hierarchy.describe() if self._hierarchy else {}
-        cpus = f"{kind.cpus} virtual"
         return {
             "kernel": f"own (QEMU {self._version}, {kind.accelerator})",
             "user": "own uid in a machine of its own",
@@ -240,7 +242,7 @@ class MicrovmEngine:
             "disk": "tmpfs quota",
             "memory": f"cgroup-v2 inside, {limited.get('memory', 'size of the machine')} around",
             "processes": "rlimit of a uid of its own",
-            "cpu": f"{cpus}, {limited['cpu']}" if "cpu" in limited else cpus,
+            "cpu": f"cgroup-v2 inside, {limited.get('cpu', 'virtual CPUs')} around",
         }
 
     def _check_required(self, isolation: Mapping[str, str]) -> None:
@@ -289,6 +291,7 @@ class MicrovmWall:
         return Inside(
             rlimits={"RLIMIT_NOFILE": limits.open_files, "RLIMIT_NPROC": limits.processes},
             watch_memory_bytes=limits.memory_bytes,
+            cpus=limits.cpus,
             woken=True,
         )
 
@@ -338,6 +341,7 @@ def _around(limits: Limits) -> Limits:
         limits,
         memory_bytes=limits.memory_bytes + RESERVE_BYTES + OVERHEAD_BYTES,
         processes=QEMU_PROCESSES,
+        cpus=limits.cpus + OVERHEAD_CPUS,
     )
 
 

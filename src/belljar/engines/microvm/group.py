@@ -13,11 +13,12 @@ from belljar.runtimes.guest import watch
 
 FOLDER = "/run/belljar/cgroup"
 CODE = f"{FOLDER}/code"
+_PERIOD_US = 100_000
 
 
 def make() -> None:
     """In an emptied cgroup v2 file system: one group for the code, to be limited by each run."""
-    _write(f"{FOLDER}/cgroup.subtree_control", "+memory +pids")
+    _write(f"{FOLDER}/cgroup.subtree_control", "+cpu +memory +pids")
     os.mkdir(CODE)
     _write(f"{CODE}/memory.oom.group", "1")
 
@@ -35,6 +36,10 @@ class Counted(watch.Watched):
         self._killed_before = _killed()
         self._cpu_before_ms = _cpu_ms()
         self._next_tell = time.monotonic() + watch.TELL_MS / 1000
+
+    def share(self, cpus: float) -> None:
+        quota = max(1000, round(cpus * _PERIOD_US))
+        _write(f"{CODE}/cpu.max", f"{quota} {_PERIOD_US}")
 
     def exceeded(self) -> bool:
         return False  # the kernel has killed the whole group before anybody could ask

@@ -31,6 +31,23 @@ PRIVATE = "/run/belljar"
 """Closed to the code."""
 BOX = f"{PRIVATE}/box"
 MODULES = "/usr/lib/belljar/modules"
+EMPTY = f"{PRIVATE}/empty"
+PROC_VISIBLE = frozenset(
+    (
+        "cpuinfo",
+        "filesystems",
+        "loadavg",
+        "meminfo",
+        "mounts",
+        "net",
+        "self",
+        "stat",
+        "sys",
+        "thread-self",
+        "uptime",
+        "version",
+    )
+)
 _PORT_S = 20.0
 _HIDDEN = kernel.MS_NOSUID | kernel.MS_NODEV
 _FINIT_MODULE = 313
@@ -55,6 +72,7 @@ def main() -> None:
     ground = receive(stream)
     _environment(ground)
     _writable_places(ground["disk_bytes"], ground["disk_files"])
+    _cover_kernel_information()
     _lock_up()
     configuration = {
         "stream": [stream, stream],
@@ -202,6 +220,19 @@ def _lock_up() -> None:
         (resource.RLIMIT_SIGPENDING, 1024),
     ):
         resource.setrlimit(kind, (most, most))
+
+
+def _cover_kernel_information() -> None:
+    """What /proc has beside the processes themselves: it is the guest's own, but code that finds
+    its way by it need not know what it runs on."""
+    os.mkdir(EMPTY)
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit() or entry.name in PROC_VISIBLE or entry.is_symlink():
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            kernel.mount(EMPTY, entry.path, None, kernel.MS_BIND)
+        else:
+            kernel.mount("/dev/null", entry.path, None, kernel.MS_BIND)
 
 
 def _loopback_up() -> None:

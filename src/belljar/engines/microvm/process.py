@@ -98,7 +98,8 @@ async def make_snapshot(
                 await asyncio.get_running_loop().sock_sendall(ours, message(told))
                 await _ready(ours)
         except (TimeoutError, OSError) as error:
-            said = os.pread(log, 1 << 20, 0).decode(errors="replace").strip()
+            said = os.pread(log, 1 << 20, 0).decode(errors="replace")
+            said = said.partition("Kernel panic")[0].strip()  # before it: why pid 1 ended
             raise EngineError(
                 f"the machine for {ground.key!r} did not come up: {said[-800:] or error}",
                 hint="belljar image build --microvm makes the guest's image anew",

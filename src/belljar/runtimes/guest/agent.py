@@ -387,6 +387,8 @@ class _Agent:
         run = self._run = _Run(order, runner)
         if order.get("watch_memory_bytes"):
             run.watched = self._watched(order["watch_memory_bytes"], self._roots["workspace"])
+            if order.get("cpus"):
+                run.watched.share(order["cpus"])
         self._launch(run)
         if order["stdin_streamed"]:
             self._feed_stdin()

@@ -29,6 +29,9 @@ class Watched:
         self._peak_processes = 0
         self._out_of_memory = False
 
+    def share(self, cpus: float) -> None:
+        """Whoever only watches cannot limit that."""
+
     def exceeded(self) -> bool:
         """True once the processes and the files in memory together hold more than allowed."""
         now = time.monotonic()
