@@ -233,15 +233,15 @@ class Magics:
     # -- other programs --------------------------------------------------------------------------
 
     def _cell_bash(self, text: str, body: str, above: int) -> None:
-        self._script("/bin/bash", body)
+        self._script("bash", body)
 
     def _cell_sh(self, text: str, body: str, above: int) -> None:
-        self._script("/bin/sh", body)
+        self._script("sh", body)
 
     def _script(self, program: str, body: str) -> None:
         status = self._run_command(body, program)
         if status:
-            raise library("subprocess").CalledProcessError(status, os.path.basename(program))
+            raise library("subprocess").CalledProcessError(status, program)
 
     def _line_pip(self, text: str, line: int) -> None:
         self._run_command("pip " + text)

@@ -81,15 +81,17 @@ class Notebook:
         value      the text of the last expression's value, or None
         dropped_outputs
         """
+        self.interrupts.begin(Notebook.run.__code__)
         self._begin(name)
         failure: BaseException | None
-        # From here to the second assignment SIGINT raises, but not in this very function.
-        self.interrupts.begin(Notebook.run.__code__)
+        # Between these assignments SIGINT raises, but not in this very function.
+        self.interrupts.allowed = True
         try:
             failure = self._attempt(code)
         except BaseException as late:
             failure = late
         self.interrupts.allowed = False
+        self.interrupts.end()
         if os.getpid() != self._pid:
             self._end_copy(failure)
         status, exit_code, error = "ok", 0, None
