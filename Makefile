@@ -50,7 +50,8 @@ test-user: setup
 	bash tests/as_ordinary_user.sh
 
 bench: setup environments  ## Belljar beside the alternatives, in one run
-	$(BIN)/python -m bench
+	@engines="$$(mktemp -d)"; trap 'tests/engines_up.sh down "$$engines"' EXIT; \
+	started="$$(tests/engines_up.sh up "$$engines")" && eval "$$started" && $(BIN)/python -m bench
 
 compat: setup environments  ## public test suites inside a sandbox beside the bare host
 	$(BIN)/python -m compat

@@ -20,12 +20,13 @@ from rich.progress import track
 from belljar import Belljar, Settings
 from belljar.environments import catalogue
 from belljar.environments.build import build
-from bench import contenders, load, report
+from bench import contenders, load, report, walls
 from bench.contenders import BASE, DATA, Code
 from bench.timing import Absent, Contender, in_turns, percentile
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 CALLERS = (1, 2, 8, 50)
+PARTS = ("latency", "load", "footprint", "walls")
 
 
 def arguments() -> argparse.Namespace:
@@ -34,7 +35,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="rounds of the latency comparison (200)")
     parser.add_argument("--seconds", type=float, help="seconds per load measurement (10)")
     parser.add_argument("--idle", type=int, help="idle base sandboxes to hold at once (500)")
-    parser.add_argument("--only", choices=("latency", "load", "footprint"), action="append")
+    parser.add_argument("--only", choices=PARTS, action="append")
+    parser.add_argument("--wall", choices=tuple(walls.WALLS), action="append", help="only these")
     parser.add_argument("--skip-data", action="store_true", help="leave the data environment out")
     parser.add_argument("--bwrap", help="the bubblewrap program, if it is not on the PATH")
     parser.add_argument("--json", type=Path, default=RESULTS, help="where the numbers go")
@@ -43,7 +45,9 @@ def arguments() -> argparse.Namespace:
     chosen.rounds = chosen.rounds or (20 if quick else 200)
     chosen.seconds = chosen.seconds or (2.0 if quick else 10.0)
     chosen.idle = chosen.idle or (50 if quick else 500)
-    chosen.only = chosen.only or ["latency", "load", "footprint"]
+    chosen.wall_rounds = 5 if quick else 20
+    chosen.only = chosen.only or list(PARTS)
+    chosen.wall = chosen.wall or list(walls.WALLS)
     return chosen
 
 
@@ -61,6 +65,9 @@ def main() -> None:
         "latency": latency(chosen, codes) if "latency" in chosen.only else {},
         "load": sustained(chosen, codes) if "load" in chosen.only else [],
         "footprint": footprint(chosen, codes) if "footprint" in chosen.only else {},
+        "walls": walls.measure(chosen.wall, rounds=chosen.wall_rounds)
+        if "walls" in chosen.only
+        else {},
     }
     report.show(numbers, console)
     chosen.json.parent.mkdir(parents=True, exist_ok=True)
@@ -89,22 +96,12 @@ def latency(chosen: argparse.Namespace, codes: Sequence[Code]) -> dict[str, Any]
             present = [item for item in taking if isinstance(item, Contender)]
             in_turns(present, track(range(chosen.rounds), description=f"latency, {code.group}"))
             table[code.group] = {
-                item.name: {"absent": item.why} if isinstance(item, Absent) else _row(item)
+                item.name: {"absent": item.why}
+                if isinstance(item, Absent)
+                else contenders.row(item)
                 for item in taking
             }
     return table
-
-
-def _row(item: Contender) -> dict[str, Any]:
-    taken = item.samples_ms
-    return {
-        "samples": len(taken),
-        "p50_ms": percentile(taken, 50) if taken else None,
-        "p99_ms": percentile(taken, 99) if taken else None,
-        "failures": len(item.failures),
-        "first_failure": item.failures[0] if item.failures else "",
-        "samples_ms": [round(sample, 3) for sample in taken],
-    }
 
 
 def sustained(chosen: argparse.Namespace, codes: Sequence[Code]) -> list[dict[str, Any]]:

@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from belljar import Belljar
-from bench.timing import Absent, Contender
+from bench.timing import Absent, Contender, percentile
 
 BASE, DATA = "print(1)", "import pandas; print(pandas.Series([1]).sum())"
 REST_S = 0.03
@@ -168,3 +169,15 @@ def command_line(code: Code) -> Contender | Absent:
         return Absent(name=name, group=code.group, why="the belljar command is not installed")
     once = command([str(program), "run", "-c", code.text], env=dict(os.environ))
     return Contender(name=name, group=code.group, once=once, every=4)
+
+
+def row(item: Contender) -> dict[str, Any]:
+    taken = item.samples_ms
+    return {
+        "samples": len(taken),
+        "p50_ms": percentile(taken, 50) if taken else None,
+        "p99_ms": percentile(taken, 99) if taken else None,
+        "failures": len(item.failures),
+        "first_failure": item.failures[0] if item.failures else "",
+        "samples_ms": [round(sample, 3) for sample in taken],
+    }

@@ -17,7 +17,25 @@ def show(numbers: Mapping[str, Any], console: Console) -> None:
         _load(numbers, console)
     if numbers["footprint"]:
         _footprint(numbers, console)
+    for engine, wall in numbers["walls"].items():
+        _wall(engine, wall, console)
     _targets(numbers, console)
+
+
+def _wall(engine: str, wall: Mapping[str, Any], console: Console) -> None:
+    table = Table(title=f"{engine}: print(1)", title_justify="left")
+    table.add_column("a fresh sandbox per run")
+    for column in ("n", "p50 ms", "p99 ms", f"p50 / {wall['baseline']}", "failed"):
+        table.add_column(column, justify="right")
+    beside = wall["rows"].get(wall["baseline"], {}).get("p50_ms")
+    for name, row in wall["rows"].items():
+        if "absent" in row:
+            table.add_row(name, "", "", "", f"[dim]absent: {row['absent']}[/dim]", "")
+            continue
+        ratio = f"{row['p50_ms'] / beside:.3f}" if beside and row["samples"] else ""
+        both = _ms(row, digits=2).split(" / ")
+        table.add_row(name, str(row["samples"]), *both, ratio, str(row["failures"]))
+    console.print(table)
 
 
 def _latency(numbers: Mapping[str, Any], console: Console) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench import docker, gvisor, microvm
+
 Numbers = Mapping[str, Any]
 """The JSON report: latency[group][name], load[], footprint[environment]."""
 
@@ -54,6 +56,14 @@ def _tail(group: str, name: str) -> Callable[[Numbers], float]:
     return measure
 
 
+def _wall(engine: str, name: str, beside: str) -> Callable[[Numbers], float]:
+    def measure(numbers: Numbers) -> float:
+        rows = numbers["walls"][engine]["rows"]
+        return float(rows[name]["p50_ms"] / rows[beside]["p50_ms"])
+
+    return measure
+
+
 def _load(group: str, callers: int, field: str) -> Callable[[Numbers], float]:
     def measure(numbers: Numbers) -> float:
         rows: Sequence[Numbers] = numbers["load"]
@@ -91,4 +101,29 @@ TARGETS = (
         measure=lambda numbers: numbers["footprint"]["base"]["idle"]["sandboxes"],
     ),
     Target(text="MiB per idle base sandbox beyond the zygote", most=8, measure=_idle_mib),
+    Target(
+        text="docker, pool off: p50 to docker-py with the same hardening",
+        most=1.15,
+        measure=_wall("docker", docker.FRESH, docker.PLAIN),
+    ),
+    Target(
+        text="docker, pooled: p50 to docker-py with the same hardening",
+        most=0.1,
+        measure=_wall("docker", docker.POOLED, docker.PLAIN),
+    ),
+    Target(
+        text="gvisor, pooled: p50 to runsc do",
+        most=0.1,
+        measure=_wall("gvisor", gvisor.POOLED, gvisor.PLAIN),
+    ),
+    Target(
+        text="microvm, restored: p50 to its own cold boot",
+        most=0.3,
+        measure=_wall("microvm", "belljar microvm, restored", microvm.COLD),
+    ),
+    Target(
+        text="wasm, pool off: p50 to wasmtime without snapshot or cache",
+        most=0.5,
+        measure=_wall("wasm", "belljar wasm, pool off", "wasmtime, compiling"),
+    ),
 )
