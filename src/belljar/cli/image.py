@@ -11,6 +11,7 @@ from belljar.cli.say import say
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from belljar.environments.catalogue import Environment
     from belljar.settings import Settings
 
 EPILOG = """\
@@ -35,7 +36,7 @@ app = typer.Typer(
 def build(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="base (the default) or data."),
+        typer.Argument(metavar="[NAME]...", help="base (the default), data, node, go."),
     ] = None,
     suite: Annotated[
         str, typer.Option(help="Debian's release; by default the one with our version of Python.")
@@ -76,13 +77,13 @@ def build(
         return 0
     wanted = names or ["base"]
     for name in wanted:
-        if name not in ("base", "data"):
-            raise InvalidRequest(f"image: {name!r} is unknown", hint="known: base, data")
+        if name not in ("base", "data", "node", "go"):
+            raise InvalidRequest(f"image: {name!r} is unknown", hint="known: base, data, node, go")
     if method not in ("auto", "dockerfile", "mmdebstrap"):
         raise InvalidRequest(
             f"method: {method!r} is unknown", hint="known: auto, dockerfile, mmdebstrap"
         )
-    for name in sorted(set(wanted)):  # base first
+    for name in sorted(set(wanted), key=lambda name: (name != "base", name)):
         print(_docker(name, Settings(), suite=suite, method=method))
     return 0
 
@@ -115,34 +116,34 @@ def _docker(name: str, settings: Settings, *, suite: str, method: str) -> str:
         return images.build_base(daemon, settings, suite=chosen, method=method, say=say)
     from belljar.environments import catalogue
 
-    folder = _packages(settings, images.suite_of(daemon, settings))
-    mount = catalogue.DATA.mount_path
-    return images.build_on_base(daemon, settings, name, folder, mount, say=say)
+    environment = catalogue.get(name)
+    folder = _packages(environment, settings, images.suite_of(daemon, settings))
+    return images.build_on_base(daemon, settings, name, folder, environment.mount_path, say=say)
 
 
-def _packages(settings: Settings, suite: str | None) -> Path:
-    """The data packages for the base image's Python: the environment's own folder, if it fits."""
+def _packages(environment: Environment, settings: Settings, suite: str | None) -> Path:
+    """The packages for the base image's Python: the environment's own folder, if it fits."""
     import os
     import sys
 
     from belljar.cli.progress import Bar
     from belljar.engines.docker import images
     from belljar.environments import build as builder
-    from belljar.environments import catalogue, install
+    from belljar.environments import install
 
     ours = sys.version_info[:2]
-    theirs = images.python_of(suite) if suite else ours
-    progress = Bar(title=catalogue.DATA.name)
+    theirs = images.python_of(suite) if suite and environment.runtime == "python" else ours
+    progress = Bar(title=environment.name)
     try:
         if theirs == ours:
-            return builder.build(catalogue.DATA, settings, progress=progress.update)
+            return builder.build(environment, settings, progress=progress.update)
         version = "{}.{}".format(*theirs)
-        folder = settings.home.absolute() / "images" / f"data-{version}"
+        folder = settings.home.absolute() / "images" / f"{environment.name}-{version}"
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             install.install_packages(
-                catalogue.DATA.packages,
+                environment.packages,
                 folder,
                 bytecode=False,
                 lock_fd=lock,

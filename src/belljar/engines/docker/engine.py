@@ -122,7 +122,8 @@ class DockerEngine:
     async def _make(self, ground: Ground, limits: Limits, *, waiting: bool) -> DockerWall:
         async with self._turns:
             facts = await self._prepared()
-            place = replace(await self._place(ground), counts_sockets=facts.sockets)
+            place = await self._place(ground)
+            place = replace(place, counts_sockets=facts.sockets, watched=not facts.local)
             isolation = self._isolation(facts, place)
             self._check_required(isolation)
             title = f"belljar-{secrets.token_hex(8)}"

@@ -84,6 +84,18 @@ def fence(rights: dict[str, Any], writable: list[str]) -> None:
     os.close(ruleset)
 
 
+def oom_kills() -> int:
+    """How many the kernel has killed in this container for lack of memory, as far as we see it."""
+    for path in ("/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory.events"):
+        try:
+            with open(path) as file:
+                found = dict(line.split() for line in file)
+            return int(found.get("oom_kill", 0))
+        except (OSError, ValueError):
+            continue
+    return 0
+
+
 def importer(pack: dict[str, Any]) -> Any:
     from _frozen_importlib_external import MAGIC_NUMBER
 
@@ -125,7 +137,21 @@ def boot() -> Callable[[], None]:
 
     sys.meta_path.remove(finder)
 
+    class Counted(standalone.watch.Watched):  # type: ignore[misc]
+        """Asked where the host cannot look: the kernel may have been faster than we."""
+
+        def __init__(self, memory_bytes: int, disk: int) -> None:
+            super().__init__(memory_bytes, disk)
+            self._kills = oom_kills()
+
+        def summary(self) -> dict[str, Any]:
+            told: dict[str, Any] = super().summary()
+            told["out_of_memory"] = told["out_of_memory"] or oom_kills() > self._kills
+            return told
+
     class Container(standalone.Place):  # type: ignore[misc]
+        watched = Counted
+
         def seal(self) -> None:
             fence(pack["landlock"], configuration["writable"])
 

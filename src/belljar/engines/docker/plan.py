@@ -30,6 +30,9 @@ RUNTIME_BYTES = 128 * MIB
 RUNTIME_PROCESSES = 1024
 """For the kernel that a runtime such as gVisor or Kata brings along: its memory and threads are in
 the container's group, too."""
+WATCHED_BYTES = 64 * MIB
+"""Where we cannot read the group the agent watches the memory: it must see it before the kernel
+does, whose verdict nobody tells us."""
 PLAIN_RUNTIMES = ("", "runc", "crun", "io.containerd.runc.v2", "youki")
 NANO = 1_000_000_000
 OOM_PREFERENCE = 250
@@ -48,7 +51,8 @@ partitions pressure sched_debug schedstat scsi slabinfo softirqs swaps sys sysrq
 timer_list timer_stats tty vmallocinfo vmstat zoneinfo
 """
 # Terminals are counted for the whole machine: without them nobody can take the neighbours'.
-MASKED = ("/dev/mqueue", "/dev/pts", "/sys", *(f"/proc/{name}" for name in _PROC_MASKED.split()))
+_SYS_MASKED = "block bus class dev devices firmware fs/bpf fs/ext4 hypervisor kernel module power"
+MASKED = ("/dev/mqueue", "/dev/pts", *(f"/proc/{name}" for name in _PROC_MASKED.split()))
 READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
 # Bytes that wait in sockets are kernel memory, some of it charged to nobody: few may wait, and
@@ -110,6 +114,8 @@ class Place:
     inputs: Path | None = None
     """What is to be seen at /data/input, on the daemon's machine."""
 
+    watched: bool = False
+    """The agent watches the memory."""
     counts_sockets: bool = False
     """cgroup v1, which counts what waits in sockets only when asked to."""
 
@@ -156,7 +162,7 @@ def container(
             "Tmpfs": {} if place.counted_outside else tmpfs(place, limits),
             "Mounts": mounts(place, ground)
             + (volumes(place, limits) if place.counted_outside else []),
-            "MaskedPaths": list(MASKED),
+            "MaskedPaths": masked(place),
             "ReadonlyPaths": list(READ_ONLY),
             "Sysctls": SYSCTLS if place.runtime in PLAIN_RUNTIMES else {},
             "OomScoreAdj": OOM_PREFERENCE,
@@ -188,7 +194,9 @@ def reserve(place: Place, ground: Ground, *, waiting: bool) -> Reserve:
     modules = len(ground.preload) if waiting else 0
     plain = place.runtime in PLAIN_RUNTIMES
     return Reserve(
-        memory_bytes=MODULE_BYTES * modules + (0 if plain else RUNTIME_BYTES),
+        memory_bytes=MODULE_BYTES * modules
+        + (0 if plain else RUNTIME_BYTES)
+        + (WATCHED_BYTES if place.watched else 0),
         processes=AGENT_PROCESSES + (0 if plain else RUNTIME_PROCESSES),
     )
 
@@ -241,6 +249,12 @@ def _quota(place: Place, at: str, limits: Limits) -> str:
     mode = "1777" if at in ("/tmp", "/dev/shm") else "0755"
     size = f"size={limits.disk_bytes},nr_inodes={limits.disk_files}"
     return f"{size},uid={place.uid},gid={place.uid},mode={mode}"
+
+
+def masked(place: Place) -> list[str]:
+    """All of /sys, or all but the control group, where the agent has to look at it."""
+    system = [f"/sys/{name}" for name in _SYS_MASKED.split()] if place.watched else ["/sys"]
+    return [*MASKED, *system]
 
 
 def mounts(place: Place, ground: Ground) -> list[dict[str, Any]]:

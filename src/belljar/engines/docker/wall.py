@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from belljar.engines.base import Inside, Seen
 from belljar.errors import BelljarError, EngineError
-from belljar.model import Limits, Usage
+from belljar.model import GIB, Limits, Usage
 
 from . import plan
 from .daemon import Refused, Silent
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("belljar")
 UPDATE_S = 5.0
 GONE_S = 10.0
+UNUSED_BYTES = GIB
+"""Memory that a process may reserve beyond its limit where only the agent watches what it really
+uses: thread stacks are mostly never touched."""
 
 
 class DockerWall:
@@ -101,8 +104,10 @@ class DockerWall:
         rlimits = {"RLIMIT_NOFILE": limits.open_files}
         if self._reserve.processes > plan.AGENT_PROCESSES:  # the group counts the runtime's own
             rlimits["RLIMIT_NPROC"] = limits.processes + plan.AGENT_PROCESSES
-        watch = None if self._group else limits.memory_bytes
-        return Inside(rlimits=rlimits, watch_memory_bytes=watch)
+        if self._group:
+            return Inside(rlimits=rlimits)
+        rlimits["RLIMIT_DATA"] = limits.memory_bytes + UNUSED_BYTES
+        return Inside(rlimits=rlimits, watch_memory_bytes=limits.memory_bytes)
 
     def _apply_exactly(self, limits: Limits) -> bool:
         """Docker would run a program to write the same files, fifty times slower, and knows not
