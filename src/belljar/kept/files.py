@@ -29,7 +29,7 @@ MOST_ENTRIES = 100_000
 MOST_DEPTH = 64
 """Of what one call lists or watches. Deeper folders are reached by their own paths."""
 _PAGE = 1000
-_BATCH = 4 * PIECE
+_BATCH = 8 * PIECE
 _RESTLESS = 100
 _PATIENCE = 100_000
 """Answers that bring nothing: a guest may be slow, but it may not keep us busy for ever."""
