@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from belljar.errors import (
     UnknownEnvironment,
     UnknownLanguage,
 )
-from belljar.model import ErrorInfo, Request, Status
+from belljar.model import ErrorInfo, Limits, Request, Status
 from belljar.policy.limits import check_minimum
 from belljar.runtimes import languages, restricted
 from belljar.sandbox import Order, Outcome
@@ -46,10 +48,7 @@ def order(
     request: Request, ground: Ground, interpreter: str, *, stdin_descriptor: int | None = None
 ) -> Order:
     language = languages.get(request.language)
-    launch = language.launch(
-        environment_path=ground.mount, limits=request.limits, interpreter=interpreter
-    )
-    variables = catalogue.get(ground.name).variables_for(request.limits)
+    launch = _launch(language.name, ground.name, ground.mount, interpreter, request.limits)
     in_place = language.name == "python" and not request.fresh_exec
     workspace = {language.file_name: request.code.encode(), **request.files}
     program, argv = language.file_name, launch.argv
@@ -63,13 +62,25 @@ def order(
         path=f"{WORKSPACE}/{program}",
         argv=None if in_place else argv,
         compile=launch.compile_argv or None,
-        env={**launch.variables, **variables, **request.env},
+        env={**launch.variables, **request.env},
         stdin=request.stdin,
         stdin_descriptor=stdin_descriptor,
         workspace=workspace,
         inputs=request.inputs,
         limits=request.limits,
     )
+
+
+@functools.lru_cache(maxsize=256)
+def _launch(
+    language: str, environment: str, mount: str, interpreter: str, limits: Limits
+) -> languages.Launch:
+    """Kept, since filling in the placeholders takes longer than all of policy."""
+    launch = languages.get(language).launch(
+        environment_path=mount, limits=limits, interpreter=interpreter
+    )
+    variables = {**launch.variables, **catalogue.get(environment).variables_for(limits)}
+    return dataclasses.replace(launch, variables=variables)
 
 
 def uncaught(request: Request, outcome: Outcome) -> ErrorInfo | None:
@@ -136,14 +147,18 @@ class Grounds:
         self._settings = settings
         self._on_progress = on_progress
         self._folders: dict[str, asyncio.Task[Path | None]] = {}
+        self._known: dict[tuple[str, str, bool], Ground] = {}
 
     async def get(
         self, environment: catalogue.Environment, tier: str, *, in_image: bool = False
     ) -> Ground:
         """`in_image`: the engine has the environment itself, so there is nothing to build."""
+        key = (environment.name, tier, in_image)
+        if known := self._known.get(key):
+            return known
         folder = None if in_image else await self._ready(environment)
         chosen = next((t for t in environment.tiers if t.name == tier), catalogue.Tier(name=""))
-        return Ground(
+        ground = self._known[key] = Ground(
             name=environment.name,
             tier=tier,
             mount=environment.mount_path,
@@ -152,6 +167,7 @@ class Grounds:
             preload=chosen.preload,
             rehearsal=chosen.rehearsal,
         )
+        return ground
 
     async def _ready(self, environment: catalogue.Environment) -> Path | None:
         task = self._folders.get(environment.name)
