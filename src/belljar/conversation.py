@@ -54,6 +54,7 @@ class Conversation:
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._channels: dict[int, _Channel] = {}
         self._sending = asyncio.Lock()
+        self.last_use = self._loop.time()
         self._loop.add_reader(wall.stream, self._readable)
 
     async def ready(self) -> None:
@@ -95,6 +96,9 @@ class Conversation:
             return await answer
         finally:
             self._asked.pop(number, None)
+            answer.cancel()
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # seen, also when the question could not be sent
             if receive or hear:
                 self.ignore(number)
 
@@ -121,11 +125,19 @@ class Conversation:
     # -- the stream ------------------------------------------------------------------------------
 
     async def _send(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
+        """A frame goes out whole, even if whoever sends it is cancelled: half of one would be the
+        end of the conversation."""
+        self.last_use = self._loop.time()
+        await self._sending.acquire()
+        work = asyncio.ensure_future(self._send_all(data, descriptors))
+        work.add_done_callback(lambda _: self._sending.release())
+        await asyncio.shield(work)
+
+    async def _send_all(self, data: bytes, descriptors: Sequence[int]) -> None:
         try:
-            async with self._sending:
-                if descriptors:
-                    data = data[await self._send_descriptors(data, descriptors) :]
-                await self._loop.sock_sendall(self.wall.stream, data)
+            if descriptors:
+                data = data[await self._send_descriptors(data, descriptors) :]
+            await self._loop.sock_sendall(self.wall.stream, data)
         except (BrokenPipeError, ConnectionResetError, OSError) as error:
             self._lose(f"the stream broke: {error}")
             raise SandboxLost(f"the sandbox is gone: {self.lost}") from None

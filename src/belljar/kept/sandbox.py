@@ -148,7 +148,6 @@ class Sandbox:
             )
         request = held.check(code, timeout_s, stdin)
         self._runs += 1
-        self._restart_idle_timer()
         held.conversation.wall.settle()
         started = Run(
             held.conversation,
@@ -179,7 +178,6 @@ class Sandbox:
         warnings = list(held.warnings)
         if told["lost_outputs"]:
             warnings.append(f"{told['lost_outputs']} outputs were too many or too large")
-        self._restart_idle_timer()
         return Result(
             status=status,
             exit_code=exit_code if type(exit_code) is int and 0 <= exit_code < 256 else None,
@@ -252,7 +250,6 @@ class Sandbox:
         await process.start(env=checked, folder=folder, terminal=terminal)
         self._processes = {n: p for n, p in self._processes.items() if p.running}
         self._processes[process.process_id] = process
-        self._restart_idle_timer()
         return process
 
     def processes(self) -> list[Process]:
@@ -376,15 +373,16 @@ class Sandbox:
             loop.call_later(self._options.idle_s, self._idle),
         ]
 
-    def _restart_idle_timer(self) -> None:
-        if len(self._timers) == 2:
-            self._timers[1].cancel()
-            loop = asyncio.get_running_loop()
-            self._timers[1] = loop.call_later(self._options.idle_s, self._idle)
-
     def _idle(self) -> None:
-        if self._now is None:
+        """Ends the sandbox, or looks again when it could be time."""
+        assert self._held is not None
+        loop = asyncio.get_running_loop()
+        quiet_s = 0.0 if self._now else loop.time() - self._held.conversation.last_use
+        left_s = self._options.idle_s - quiet_s
+        if left_s <= 0:
             self._end(f"nothing was asked of it for {self._options.idle_s:g} s")
+        else:
+            self._timers[1] = loop.call_later(left_s, self._idle)
 
     # -- common ----------------------------------------------------------------------------------
 

@@ -86,7 +86,8 @@ class Sandbox:
             while event := self._call(_next(happening)):
                 yield event
         finally:
-            self._call(_stop(happening))
+            # Not waited for: a generator may be collected on the very thread that would do it.
+            self._portal_of().submit(_stop(happening))
 
     def interrupt(self) -> None:
         """KeyboardInterrupt in the run that is under way; the state stays."""

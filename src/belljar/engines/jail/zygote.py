@@ -23,6 +23,7 @@ import select
 import signal
 import socket
 import sys
+import types
 from collections.abc import Callable, Sequence
 
 from belljar.engines.linux import kernel, landlock, seccomp
@@ -187,13 +188,22 @@ def _forget_paths(names: list[str]) -> None:
         for value in list(vars(module).values()):
             members = vars(value).values() if isinstance(value, type) else (value,)
             for member in members:
-                code = getattr(member, "__code__", None)
-                if code and member.__module__.partition(".")[0] == "belljar":
-                    member.__code__ = code.replace(co_filename="<belljar>")
+                function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+                code = getattr(function, "__code__", None)
+                if code and function.__module__.partition(".")[0] == "belljar":
+                    function.__code__ = _anonymous(code)
         for name in ("__file__", "__cached__", "__spec__", "__path__"):
             module.__dict__.pop(name, None)
     for path in [path for path in sys.path_importer_cache if path not in sys.path]:
         del sys.path_importer_cache[path]
+
+
+def _anonymous(code: types.CodeType) -> types.CodeType:
+    """Also the code inside it: comprehensions, lambdas, inner functions."""
+    inner = tuple(
+        _anonymous(item) if isinstance(item, types.CodeType) else item for item in code.co_consts
+    )
+    return code.replace(co_filename="<belljar>", co_consts=inner)
 
 
 # -- serve ---------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 It talks to the keeper on descriptor 3, in JSON lines:
     keeper → here   {"set_up": {env, rlimits, folder, …}}
                     {"cell": {code, name, run, checkpoint}} with a descriptor for standard input
-                    {"fork": …} with the entrances to a cgroup, the namespaces of a sandbox, a socket
+                    {"fork": …} with the entrances to a cgroup, the namespaces, and a socket
                     {"streams": 2} with the two
     here → keeper   {"checkpoint": run} with a socket, {"output": …}, {"progress": …},
                     {"extend": seconds}, {"done": …}; and first of all from a copy: {"hello": pid}
@@ -40,9 +40,9 @@ _no_capabilities = (ctypes.c_uint32 * 6)()
 
 def live(*, rehearse: bool) -> None:
     """Never returns."""
-    if rehearse:
-        _rehearse()
     interpreter = _Interpreter()
+    if rehearse:
+        interpreter.rehearse()
     while True:
         try:
             interpreter.serve()
@@ -55,10 +55,17 @@ def live(*, rehearse: bool) -> None:
 class _Interpreter:
     def __init__(self) -> None:
         self._lines = Lines(_CONTROL)
+        self._rehearsing = False
         self._notebook = Notebook(self._emit, output_bytes=16 << 20)
-        self._sigint: object = signal.default_int_handler
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # until a run allows it
         sys.modules["belljar_guest"] = _guest_module(self._tell)
+
+    def rehearse(self) -> None:
+        """Walks once through what every cell does, so that its memory is our own when one comes."""
+        self._rehearsing = True
+        self._notebook.run("rehearsal = [1]\nrehearsal + [2]", "<rehearsal>")
+        self._notebook.reset()
+        self._rehearsing = False
 
     def serve(self) -> None:
         while True:
@@ -71,12 +78,15 @@ class _Interpreter:
                     self._fork(order["fork"])
                 elif "streams" in order:
                     _take_streams(self._lines.take(2))
+                    self._notebook.streams.begin()
 
     def _emit(self, output: dict) -> None:  # type: ignore[type-arg]
-        self._lines.send({"output": output})
+        if not self._rehearsing:
+            self._lines.send({"output": output})
 
     def _tell(self, news: dict) -> None:  # type: ignore[type-arg]
-        self._lines.send(news)
+        with self._notebook.interrupts:
+            self._lines.send(news)
 
     def _cell(self, cell: dict) -> None:  # type: ignore[type-arg]
         (stdin,) = self._lines.take(1)
@@ -85,14 +95,8 @@ class _Interpreter:
             return
         os.dup2(stdin, 0)
         os.close(stdin)
-        threads = _threads()
-        signal.signal(signal.SIGINT, self._sigint)  # type: ignore[arg-type]
-        try:
-            ended = self._notebook.run(cell["code"], cell["name"])
-        finally:
-            self._sigint = signal.getsignal(signal.SIGINT)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-        ended["threads"] = _threads() - 1 if threads else 0
+        ended = self._notebook.run(cell["code"], cell["name"])
+        ended["threads"] = _threads() - 1
         self._lines.send({"done": ended})
 
     # -- copies ----------------------------------------------------------------------------------
@@ -255,9 +259,3 @@ def _guest_module(tell: Callable[[dict], None]) -> types.ModuleType:  # type: ig
 
     module.__dict__.update(progress=progress, extend=extend)
     return module
-
-
-def _rehearse() -> None:
-    """Walks once through what every cell does, so that its memory is our own when one comes."""
-    notebook = Notebook(lambda output: None, output_bytes=1 << 16)
-    notebook.run("rehearsal = [1]\nrehearsal + [2]", "<rehearsal>")

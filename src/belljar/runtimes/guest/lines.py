@@ -6,6 +6,7 @@ import array
 import json
 import os
 import socket
+import threading
 
 MAX_LINE = 32 << 20
 _READ = 256 * 1024
@@ -22,6 +23,7 @@ class Lines:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._socket = socket.socket(fileno=os.dup(descriptor))
+        self._sending = threading.Lock()
         self._buffer = bytearray()
         self._descriptors: list[int] = []
 
@@ -29,8 +31,9 @@ class Lines:
         data = memoryview(json.dumps(content).encode() + b"\n")
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         try:
-            sent = self._socket.sendmsg([data], rights if descriptors else [])
-            self._socket.sendall(data[sent:])
+            with self._sending:
+                sent = self._socket.sendmsg([data], rights if descriptors else [])
+                self._socket.sendall(data[sent:])
         except OSError as error:
             raise Broken(str(error)) from None
 
