@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from belljar.conversation import Conversation
-from belljar.errors import LimitExceeded
+from belljar.conversation import Conversation, Refusal
+from belljar.errors import LimitExceeded, SandboxLost
 from belljar.kept import events, outputs
 from belljar.model import Dropped, ErrorInfo, Limits, Output, Result, Status
 
@@ -121,6 +121,8 @@ class Run:
             await talk.send(self._ask_id, b"")
             timed_out = await self._wait(asked)
             told = await asked
+        except Refusal as refusal:
+            raise SandboxLost(f"the state of this sandbox is lost: {refusal}") from None
         except asyncio.CancelledError:
             asked.cancel()
             talk.wall.kill()
