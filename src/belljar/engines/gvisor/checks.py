@@ -49,7 +49,9 @@ def controls(settings: Settings) -> list[Control]:
             name="snapshot",
             mechanism=snapshot_fault or "warm sandboxes are copied",
             works=not snapshot_fault,
-            hint="" if not snapshot_fault else "each sandbox starts anew instead, which is slower",
+            hint=""
+            if not snapshot_fault
+            else "each starts anew; root with runsc of 2024 has copies",
             essential=False,
         ),
         *_limits(),

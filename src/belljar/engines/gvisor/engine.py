@@ -94,11 +94,19 @@ class GvisorEngine:
 
     async def _make(self, ground: Ground, limits: Limits, *, waiting: bool) -> GvisorWall:
         runsc = await self._found()
-        image = await self._image(ground, waiting=waiting)
+        image = await self._image(ground, waiting=waiting) if runsc.copies else None
         wall = await self._start(runsc, ground, limits, image=image)
-        word = standalone.REHEARSE if waiting else standalone.AT_ONCE
-        wall.stream.send(inside.SIZE.pack(limits.disk_bytes) + word)
         wall.stream.setblocking(False)
+        try:
+            if waiting and not image:
+                await _until_warm(wall.stream)  # else it would seem ready before its rehearsal
+            word = standalone.REHEARSE if waiting else standalone.AT_ONCE
+            wall.stream.send(inside.SIZE.pack(limits.disk_bytes) + word)
+        except BaseException as error:
+            await wall.destroy()
+            if isinstance(error, OSError):
+                raise EngineError(f"gvisor: the sandbox ended at once: {error}") from error
+            raise
         return wall
 
     async def _start(
@@ -214,13 +222,19 @@ class GvisorEngine:
     async def snapshot(self, ground: Ground) -> Path:
         """Starts a sandbox, waits until it has imported all, and lets runsc write it to disk."""
         runsc = await self._found()
+        if not runsc.copies:
+            raise EngineError(
+                "gVisor copies sandboxes for root only"
+                if runsc.rootless
+                else f"copies of gVisor {runsc.version} are slower than new sandboxes"
+            )
         assert self._folder is not None
         path = self._folder.path / f"image-{secrets.token_hex(4)}"
         wall = await self._start(runsc, ground, _WARMING, image=None)
         try:
+            wall.stream.setblocking(False)
             await _until_warm(wall.stream)
-            compression = ["--compression=none"] if "directfs" in runsc.options else []
-            words = ("checkpoint", f"--image-path={path}", *compression, wall.folder.name)
+            words = ("checkpoint", f"--image-path={path}", "--compression=none", wall.folder.name)
             argv = runsc.argv(wall.folder / "state", *words)
             await start.call(argv, what="gvisor's snapshot")
         finally:
@@ -266,7 +280,6 @@ def _tell(taking: asyncio.Task[Path]) -> None:
 
 
 async def _until_warm(stream: socket.socket) -> None:
-    stream.setblocking(False)
     loop = asyncio.get_running_loop()
     frames = protocol.Reader(protocol.FROM_AGENT)
     try:
