@@ -13,6 +13,7 @@ from typing import Any
 
 from belljar.engines.base import Capabilities, Control, Ground
 from belljar.engines.linux import landlock
+from belljar.engines.linux.root import ETC_FILES
 from belljar.errors import (
     BelljarError,
     EngineError,
@@ -102,7 +103,7 @@ class DockerEngine:
     async def remove(self, container: str) -> None:
         try:
             await gone(self, container)
-        except (Silent, Unavailable, TimeoutError):
+        except (EngineError, Unavailable):
             self._left.add(container)
             raise
 
@@ -123,12 +124,19 @@ class DockerEngine:
         async with self._turns:
             facts = await self._prepared()
             place = await self._place(ground)
-            place = replace(place, counts_sockets=facts.sockets, watched=not facts.local)
+            place = replace(
+                place,
+                counts_sockets=facts.sockets,
+                watched=not facts.local,
+                profile=self._profile(facts),
+                podman=facts.podman,
+            )
             isolation = self._isolation(facts, place)
             self._check_required(isolation)
             title = f"belljar-{secrets.token_hex(8)}"
             inputs = self._owner.new_inputs(title) if facts.local else None
-            hosts = self._owner.hosts() if facts.local else None
+            # Docker empties the image's own.
+            hosts = self._owner.shared("hosts", ETC_FILES["hosts"]) if facts.local else None
             uid = self._take_uid()
             try:
                 place = replace(place, inputs=inputs, hosts=hosts, uid=uid)
@@ -138,6 +146,13 @@ class DockerEngine:
                 if inputs:
                     shutil.rmtree(inputs, ignore_errors=True)
                 raise
+
+    def _profile(self, facts: Facts) -> str | None:
+        if not facts.podman:
+            return None
+        if not facts.local:
+            return ""
+        return str(self._owner.shared("seccomp.json", plan.profile_text()))
 
     def _take_uid(self) -> int:
         """At random, since another Belljar may use the same daemon."""
@@ -272,7 +287,7 @@ class DockerEngine:
     async def _clear(self, container: str) -> None:
         try:
             await self.remove(container)
-        except (BelljarError, TimeoutError) as error:
+        except BelljarError as error:
             log.warning("a container could not be removed: %s", error)
 
     # -- what is in force --------------------------------------------------------------------------
@@ -288,7 +303,7 @@ class DockerEngine:
             "network": "none (namespace)",
             "system_calls": "seccomp allowlist",
             "landlock": _landlock(facts, plain=plain),
-            "disk": "tmpfs quota for each place",
+            "disk": "tmpfs size for each place" if facts.podman else "tmpfs quota for each place",
             "inputs": "read-only mount" if facts.local else "not write-protected",
             "memory": groups,
             "processes": groups if plain else f"{groups}, with the runtime's own",

@@ -27,6 +27,8 @@ class Facts:
     user_namespaces: bool
     rootless: bool
     runtimes: tuple[str, ...]
+    podman: bool
+    """It takes a seccomp profile as a path on its own machine, not as text."""
     version: str
 
     def check(self) -> None:
@@ -56,6 +58,7 @@ def read(info: Mapping[str, Any]) -> Facts:
         user_namespaces=any("userns" in option for option in options),
         rootless=any("rootless" in option for option in options),
         runtimes=tuple(sorted(info.get("Runtimes") or ())),
+        podman="BuildahVersion" in info,
         version=str(info.get("ServerVersion") or ""),
     )
 

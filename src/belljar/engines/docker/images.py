@@ -32,7 +32,7 @@ from .plan import UIDS
 
 SUITES = {(3, 9): "bullseye", (3, 11): "bookworm", (3, 13): "trixie"}
 """Debian's releases by the Python they have."""
-LABELS = {"belljar.image": "2"}
+LABELS = {"belljar.image": "3"}
 """The version of what we put into an image."""
 PACKAGES = ("python3", "tzdata")
 BUILD_S = 1800.0
@@ -157,7 +157,9 @@ def rootfs() -> Iterator[tuple[tarfile.TarInfo, bytes]]:
     """The files and folders that make an image one of ours."""
     for folder in (WORKSPACE, "/data", INPUT, OUTPUT, "/opt/belljar", COMMANDS):
         entry = tarfile.TarInfo(folder.lstrip("/"))
-        entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+        entry.type = tarfile.DIRTYPE
+        # Podman gives what it mounts there the mode of the folder below.
+        entry.mode = 0o1777 if folder in (WORKSPACE, OUTPUT) else 0o755
         yield entry, b""
     for file in _IN_ETC:
         content = (ETC_FILES[file] + _names(file)).encode()

@@ -19,6 +19,7 @@ from typing import Any, Callable
 
 PACKAGE = "belljar_guest"
 _FAULT = 23
+_PAGE_ROUND = 65536
 _PR_SET_SECCOMP, _MODE_FILTER, _PR_SET_NO_NEW_PRIVS = 22, 2, 38
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # on every architecture
 _VERSION_QUESTION, _PATH_BENEATH, _QUIETLY = 1, 1, 1 | 4
@@ -51,6 +52,16 @@ def check(wanted: list[int] | None) -> None:
             "the image has Python %d.%d, its packages are for %d.%d"
             % (*sys.version_info[:2], *wanted)
         )
+
+
+def check_places(writable: list[str], disk_bytes: int) -> None:
+    """A daemon that ignores what it does not know must not leave a place without a quota."""
+    for path in writable:
+        found = os.statvfs(path)
+        if found.f_blocks * found.f_frsize > disk_bytes + _PAGE_ROUND:
+            raise RuntimeError("%s has no quota" % path)
+        if not os.access(path, os.W_OK):
+            raise RuntimeError("%s cannot be written" % path)
 
 
 def filter_calls(filters: dict[str, str]) -> None:
@@ -130,6 +141,7 @@ def boot() -> Callable[[], None]:
     pack = take(int(sys.argv[1]))
     configuration = json.loads(sys.argv[2])
     check(configuration["python"])
+    check_places(configuration["writable"], configuration["disk_bytes"])
     filter_calls(pack["filters"])
     finder = importer(pack)
     sys.meta_path.insert(0, finder)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from belljar.engines.linux.cgroups.owner import looks_dead, new_owner
-from belljar.engines.linux.root import ETC_FILES
 from belljar.errors import EngineError
 
 LABEL = "belljar.owner"
@@ -45,12 +44,12 @@ class Owner:
         path.chmod(0o755)
         return path
 
-    def hosts(self) -> Path:
-        """The /etc/hosts of all our containers: Docker empties the image's."""
+    def shared(self, name: str, content: str) -> Path:
+        """A file for all our containers."""
         self._claim()
-        path = self._folder / "hosts"
+        path = self._folder / name
         if not path.exists():
-            path.write_text(ETC_FILES["hosts"])
+            path.write_text(content)
             path.chmod(0o644)
         return path
 

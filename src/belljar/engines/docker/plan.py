@@ -7,6 +7,7 @@ without privileges.
 from __future__ import annotations
 
 import json
+import resource
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ NANO = 1_000_000_000
 OOM_PREFERENCE = 250
 """Among the host's processes rather this one; among the sandbox's own the code (500)."""
 HOST_NAME = "belljar"
+DESCRIPTORS = 65_536
 UIDS = range(50_000, 51_024)
 """Few systems give these to their users, and they fit a remapped daemon's 65,536."""
 
@@ -114,6 +116,10 @@ class Place:
     inputs: Path | None = None
     """What is to be seen at /data/input, on the daemon's machine."""
 
+    profile: str | None = None
+    """Of system calls: a path on the daemon's machine. None: said in words. Empty: the daemon's
+    own, and the container's first process puts ours on."""
+    podman: bool = False
     watched: bool = False
     """The agent watches the memory."""
     counts_sockets: bool = False
@@ -122,13 +128,13 @@ class Place:
     @property
     def counted_outside(self) -> bool:
         """gVisor's own tmpfs does not count files."""
-        return self.runtime.startswith("runsc")
+        return self.runtime.startswith("runsc") and not self.podman
 
 
 def container(
     place: Place, ground: Ground, limits: Limits, *, labels: Mapping[str, str], waiting: bool
 ) -> dict[str, Any]:
-    command = boot.command(place.python, configuration(place, ground, waiting=waiting))
+    command = boot.command(place.python, configuration(place, ground, limits, waiting=waiting))
     return {
         "Image": place.image,
         "Entrypoint": command[:1],
@@ -152,7 +158,7 @@ def container(
             "ReadonlyRootfs": True,
             "CapDrop": ["ALL"],
             "Privileged": False,
-            "SecurityOpt": ["no-new-privileges", f"seccomp={_profile()}"],
+            "SecurityOpt": ["no-new-privileges", *_seccomp(place)],
             "NetworkMode": "none",
             "IpcMode": "private",
             "CgroupnsMode": "private",
@@ -168,14 +174,14 @@ def container(
             "OomScoreAdj": OOM_PREFERENCE,
             "Init": False,
             "LogConfig": {"Type": "none", "Config": {}},  # output is for us, not for the disk
-            "Ulimits": [{"Name": n, "Soft": most, "Hard": most} for n, most in ULIMITS.items()],
+            "Ulimits": [{"Name": n, "Soft": m, "Hard": m} for n, m in ulimits(place).items()],
             **resources(limits, reserve(place, ground, waiting=waiting)),
             **({"KernelMemoryTCP": limits.memory_bytes} if place.counts_sockets else {}),
         },
     }
 
 
-def configuration(place: Place, ground: Ground, *, waiting: bool) -> dict[str, Any]:
+def configuration(place: Place, ground: Ground, limits: Limits, *, waiting: bool) -> dict[str, Any]:
     """For the agent (see guest/standalone.py). What nobody waits for is imported ahead."""
     return {
         "stream": [0, 1],
@@ -186,6 +192,7 @@ def configuration(place: Place, ground: Ground, *, waiting: bool) -> dict[str, A
         "rehearsal": ground.rehearsal if waiting else "",
         "rehearse": waiting,
         "writable": list(WRITABLE),
+        "disk_bytes": limits.disk_bytes,
         "python": list(sys.version_info[:2]) if place.native else None,
     }
 
@@ -246,9 +253,20 @@ def _writable(place: Place) -> tuple[str, ...]:
 
 
 def _quota(place: Place, at: str, limits: Limits) -> str:
+    if place.podman:  # knows neither owners nor a number of files
+        return f"size={limits.disk_bytes},mode=1777,notmpcopyup"
     mode = "1777" if at in ("/tmp", "/dev/shm") else "0755"
     size = f"size={limits.disk_bytes},nr_inodes={limits.disk_files}"
     return f"{size},uid={place.uid},gid={place.uid},mode={mode}"
+
+
+def ulimits(place: Place) -> dict[str, int]:
+    """Podman would raise open files and processes further than some hosts let it."""
+    if not place.podman:
+        return ULIMITS
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, DESCRIPTORS)
+    return {**ULIMITS, "nofile": files, "nproc": RUNTIME_PROCESSES * 8}
 
 
 def masked(place: Place) -> list[str]:
@@ -272,5 +290,11 @@ def mounts(place: Place, ground: Ground) -> list[dict[str, Any]]:
     ]
 
 
-def _profile() -> str:
+def profile_text() -> str:
     return json.dumps(profile(), separators=(",", ":"))
+
+
+def _seccomp(place: Place) -> list[str]:
+    if place.profile is None:
+        return [f"seccomp={profile_text()}"]
+    return [f"seccomp={place.profile}"] if place.profile else []

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("belljar")
 UPDATE_S = 5.0
-GONE_S = 10.0
 UNUSED_BYTES = GIB
 """Memory that a process may reserve beyond its limit where only the agent watches what it really
 uses: thread stacks are mostly never touched."""
@@ -219,16 +218,16 @@ class DockerWall:
 
 
 async def gone(engine: DockerEngine, container: str) -> None:
-    """Returns when the daemon knows nothing of it any more."""
+    """Returns when the daemon knows nothing of it any more. It removes containers by itself, too,
+    and refuses to while it does."""
     path = f"/containers/{container}"
-    async with asyncio.timeout(GONE_S):
-        for pause_s in (0, 0.01, 0.05, 0.1, 0.2, *[0.5] * 100):
-            await asyncio.sleep(pause_s)
-            try:
-                await engine.daemon.call("DELETE", path, query={"force": "1", "v": "1"})
+    for pause_s in (0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0):
+        await asyncio.sleep(pause_s)
+        try:
+            await engine.daemon.call("DELETE", path, query={"force": "1", "v": "1"})
+            return
+        except Refused as error:
+            if error.status == 404:
                 return
-            except Refused as error:
-                if error.status == 404:
-                    return
-                if error.status != 409:  # "removal is already in progress"
-                    raise
+            refusal = error
+    raise refusal
