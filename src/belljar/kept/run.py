@@ -54,8 +54,8 @@ class Run:
         self.on_event: Callable[[events.Event], None] | None = None
         self._task: asyncio.Task[Result] | None = None
 
-    def start(self, code: str, *, stdin: bytes, checkpoint: bool) -> None:
-        self._task = asyncio.ensure_future(self._run(code, stdin, checkpoint))
+    def start(self, code: str, *, stdin: bytes) -> None:
+        self._task = asyncio.ensure_future(self._run(code, stdin))
 
     async def result(self) -> Result:
         assert self._task is not None
@@ -99,7 +99,7 @@ class Run:
 
     # -- the run ---------------------------------------------------------------------------------
 
-    async def _run(self, code: str, stdin: bytes, checkpoint: bool) -> Result:
+    async def _run(self, code: str, stdin: bytes) -> Result:
         talk = self._conversation
         asked = asyncio.ensure_future(
             talk.ask(
@@ -111,7 +111,6 @@ class Run:
                 name=f"<run {self.run_id}>",
                 run=self.run_id,
                 output_bytes=self._limits.output_bytes,
-                checkpoint=checkpoint,
             )
         )
         ticking = asyncio.ensure_future(self._tick())

@@ -157,7 +157,7 @@ class Sandbox:
             result=lambda told: self._result(held, told),
         )
         started.on_event = on_event
-        started.start(request.code, stdin=request.stdin, checkpoint=self._options.checkpoints > 0)
+        started.start(request.code, stdin=request.stdin)
         self._now = started
         return started
 
@@ -172,7 +172,8 @@ class Sandbox:
             }.get(status, "the code ended it")
         known = told.get("checkpoints")
         if isinstance(known, list):
-            self._checkpoints = tuple(run.whole(item) for item in known)
+            done = (run.whole(item) for item in known)
+            self._checkpoints = tuple(one for one in done if one <= self._runs)
         exit_code = told.get("exit_code")
         value = told.get("value")
         warnings = list(held.warnings)
@@ -273,7 +274,7 @@ class Sandbox:
         """Variables and files are again what they were before that run."""
         async with self._taking_turns():
             held = self._usable(state=False)
-            told = await self._ask(held, "rollback", run=run_id)
+            told = await self._ask(held, "rollback", run=run_id, next_run=self._runs + 1)
             self._lost = ""
             known = told.get("checkpoints")
             self._checkpoints = tuple(map(run.whole, known)) if isinstance(known, list) else ()

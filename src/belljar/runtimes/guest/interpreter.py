@@ -2,7 +2,8 @@
 
 It talks to the keeper on descriptor 3, in JSON lines:
     keeper → here   {"set_up": {env, rlimits, folder, …}}
-                    {"cell": {code, name, run, checkpoint}} with a descriptor for standard input
+                    {"cell": {code, name}} with a descriptor for standard input
+                    {"leave": run}: a checkpoint, before that run
                     {"fork": …} with the entrances to a cgroup, the namespaces, and a socket
                     {"streams": 2} with the two
     here → keeper   {"checkpoint": run} with a socket, {"output": …}, {"progress": …},
@@ -56,6 +57,7 @@ class _Interpreter:
     def __init__(self) -> None:
         self._lines = Lines(_CONTROL)
         self._rehearsing = False
+        self._parting = 0
         self._notebook = Notebook(self._emit, output_bytes=16 << 20)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # until a run allows it
         sys.modules["belljar_guest"] = _guest_module(self._tell)
@@ -69,16 +71,21 @@ class _Interpreter:
 
     def serve(self) -> None:
         while True:
-            for order in self._lines.fill():
+            talk = self._lines
+            for order in talk.fill():
                 if "cell" in order:
                     self._cell(order["cell"])
                 elif "set_up" in order:
                     _set_up(order["set_up"])
+                elif "leave" in order:
+                    self._leave(order["leave"])
                 elif "fork" in order:
                     self._fork(order["fork"])
                 elif "streams" in order:
                     _take_streams(self._lines.take(2))
                     self._notebook.streams.begin()
+                if self._lines is not talk:
+                    break  # we are a copy: what else was said was said to the original
 
     def _emit(self, output: dict) -> None:  # type: ignore[type-arg]
         if not self._rehearsing:
@@ -90,9 +97,7 @@ class _Interpreter:
 
     def _cell(self, cell: dict) -> None:  # type: ignore[type-arg]
         (stdin,) = self._lines.take(1)
-        if cell["checkpoint"] and self._checkpoint(cell["run"]):
-            os.close(stdin)
-            return
+        self._reap()
         os.dup2(stdin, 0)
         os.close(stdin)
         ended = self._notebook.run(cell["code"], cell["name"])
@@ -101,19 +106,29 @@ class _Interpreter:
 
     # -- copies ----------------------------------------------------------------------------------
 
-    def _checkpoint(self, run: int) -> bool:
-        """Leaves a copy behind that waits. True in the copy."""
+    def _leave(self, run: int) -> None:
+        """Leaves a copy behind that waits: after one run for the next, when nobody waits for us."""
+        self._reap()
         ours, theirs = socket.socketpair()
-        if _orphan():
+        self._parting = _orphan()
+        if self._parting == 0:
             ours.close()
             self._continue_on(theirs.detach())
             _prefer_to_kill(_CHECKPOINT_OOM)
             self._lines.send({"hello": os.getpid()})
-            return True
+            return
         theirs.close()
         self._lines.send({"checkpoint": run}, (ours.fileno(),))
         ours.close()
-        return False
+
+    def _reap(self) -> None:
+        """The process between us and the latest copy has exited by now; code must not see it."""
+        if self._parting:
+            try:
+                os.waitpid(self._parting, 0)
+            except ChildProcessError:
+                pass  # code that reaps everything has reaped it
+            self._parting = 0
 
     def _fork(self, order: dict) -> None:  # type: ignore[type-arg]
         """A copy of this process goes on in another sandbox."""
@@ -127,11 +142,13 @@ class _Interpreter:
                 os.write(entrance, b"0")
             _join(namespaces)
 
-        copied = _orphan(move)
+        self._reap()
+        self._parting = _orphan(move)
         for descriptor in (*entrances, *namespaces):
             os.close(descriptor)
-        if not copied:
+        if self._parting:
             os.close(control)
+            self._reap()
             return
         self._continue_on(control)
         _drop_capabilities()
@@ -148,20 +165,19 @@ class _Interpreter:
         self._lines = Lines(_CONTROL)
 
 
-def _orphan(before: Callable[[], None] = lambda: None) -> bool:
+def _orphan(before: Callable[[], None] = lambda: None) -> int:
     """Forks off a process that is not our child, so that the code never waits for it by accident.
-    True in it."""
+    Returns 0 in it, and here the process between the two, which exits."""
     pid = os.fork()
     if pid:
-        os.waitpid(pid, 0)
-        return False
+        return pid
     try:
         before()
         if os.fork():
             os._exit(0)
     except BaseException:
         os._exit(1)
-    return True
+    return 0
 
 
 def _take_streams(ends: list[int]) -> None:

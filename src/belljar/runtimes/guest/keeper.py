@@ -2,7 +2,7 @@
 
 The host asks (ASK) and is answered once (ANSWER), at the end of what takes long:
     set_up      {env, rlimits, folder, package_path, woken, checkpoints}
-    run         {code, name, output_bytes, checkpoint}; its channel has the standard streams
+    run         {code, name, run, output_bytes}; its channel has the standard streams
     interrupt   KeyboardInterrupt in the run, or SIGINT for a program
     kill        ends the interpreter; its state is lost
     restart     a new interpreter without state
@@ -99,6 +99,8 @@ class Keeper:
         self._checkpoints: dict[int, _Interpreter] = {}
         self._processes = Processes(self)
         self._most_checkpoints = 0
+        self._unwanted = -1
+        """The run whose files found no room, and which there is no way back to."""
         self._family = -1
         self._placing: dict[int, int] = {}
         self._misplaced: dict[int, OSError] = {}
@@ -267,7 +269,13 @@ class Keeper:
         }
         self._most_checkpoints = ask["checkpoints"]
         self._tell_interpreter({"set_up": self.set_up})
+        self._leave_checkpoint(1)
         return {"files": self._snapshots.possible}
+
+    def _leave_checkpoint(self, run: int) -> None:
+        """Now, while nobody waits, for the run that will come."""
+        if self._most_checkpoints:
+            self._tell_interpreter({"leave": run})
 
     def _tell_interpreter(self, content: dict, descriptors: tuple[int, ...] = ()) -> None:  # type: ignore[type-arg]
         if self._first:
@@ -276,21 +284,24 @@ class Keeper:
             raise Refused("lost", "the interpreter has ended and its state with it")
         try:
             self._interpreter.lines.send(content, descriptors)
-        except Broken:
-            raise Refused("lost", "the interpreter does not answer") from None
+        except Broken as broken:
+            raise Refused("lost", "the interpreter does not answer: %s" % broken) from None
 
     def ask_run(self, ask: dict) -> None:  # type: ignore[type-arg]
         if self._cell:
             raise Refused("busy", "a run is under way")
         if self._interpreter is None:
             raise Refused("lost", "the interpreter has ended and its state with it")
-        checkpoint = ask["checkpoint"] and self._most_checkpoints > 0
-        if checkpoint:
-            checkpoint = self._snapshots.take(ask["run"])
+        if self._most_checkpoints:
+            if not self._snapshots.take(ask["run"]):
+                self._unwanted = ask["run"]
+            for old in sorted(r for r in self._checkpoints if r < ask["run"])[
+                : 1 - self._most_checkpoints or None
+            ]:
+                self._drop_checkpoint(old)
         stdin, ours = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(ours, False)
-        order = {"code": ask["code"], "name": ask["name"], "run": ask["run"]}
-        order["checkpoint"] = bool(checkpoint)
+        order = {"code": ask["code"], "name": ask["name"]}
         cell = _Cell(ask["id"], ask["run"], ask["output_bytes"], Feed(self, ours))
         try:
             self._tell_interpreter({"cell": order}, (stdin,))
@@ -365,6 +376,11 @@ class Keeper:
         ended["dropped"] = dropped
         ended["checkpoints"] = sorted(self._checkpoints)
         self._answer(cell.ask, ok=ended)
+        if self._interpreter and not ended.get("lost"):
+            try:
+                self._leave_checkpoint(cell.run + 1)
+            except Refused:
+                pass  # it is gone; its end is reported as such
 
     def ask_interrupt(self, ask: dict) -> dict:  # type: ignore[type-arg]
         if self._cell and self._interpreter:
@@ -381,6 +397,7 @@ class Keeper:
             self._drop_checkpoint(run)
         self._take_interpreter(self.fork(interpreter=True))
         self._tell_interpreter({"set_up": self.set_up})
+        self._leave_checkpoint(ask["next_run"])
         return {}
 
     def _kill_interpreter(self) -> None:
@@ -393,6 +410,12 @@ class Keeper:
         interpreter = self._interpreter
         if interpreter is None:
             return
+        try:
+            while lines := interpreter.lines.fill(wait=False):
+                for line in lines:  # a checkpoint that it left last
+                    self._heard(line)
+        except (Broken, KeyError, TypeError, ValueError):
+            pass
         ended: dict[str, Any] = {"lost": True, "status": "gone", "signal": int(signal.SIGKILL)}
         if status is not None:
             ended["exit_code"] = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
@@ -414,10 +437,15 @@ class Keeper:
         current = self._interpreter
         lines = Lines(control)
         copy = _Interpreter(-1, lines, current.stdout, current.stderr)
+        if run in self._checkpoints:
+            self._drop_checkpoint(run)
         self._checkpoints[run] = copy
         self.listen(control, lambda: self._from_checkpoint(run))
-        while len(self._checkpoints) > self._most_checkpoints:
+        # The newest is for a run that has not begun: it comes on top of those that were promised.
+        while len(self._checkpoints) > self._most_checkpoints + 1:
             self._drop_checkpoint(min(self._checkpoints))
+        if run == self._unwanted:
+            self._drop_checkpoint(run)
 
     def _from_checkpoint(self, run: int) -> None:
         """Only its greeting is expected; one that the kernel killed for its memory has closed."""
@@ -458,6 +486,7 @@ class Keeper:
         self._interpreter = copy
         self._attend()
         restored = self._snapshots.restore(run)
+        self._leave_checkpoint(ask["next_run"])
         return {"checkpoints": sorted(self._checkpoints), "files": restored}
 
     def ask_fork(self, ask: dict) -> dict:  # type: ignore[type-arg]
@@ -536,6 +565,7 @@ class Keeper:
         self._interpreter = _Interpreter(pid, lines, stdout_in, stderr_in)
         self._attend()
         self._watch(os.pidfd_open(pid))
+        self._leave_checkpoint(1)
         return {"files": bool(store)}
 
     def _watch(self, pidfd: int) -> None:
