@@ -27,6 +27,7 @@ class Pool:
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self.engine = engine
         self._settings = settings
+        self._most = min(settings.pool_maximum, engine.capabilities.most_waiting)
         self._queues: dict[str, _Queue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.closed = False
@@ -40,7 +41,7 @@ class Pool:
         if not fits or (not self._settings.pool_size and ground.key not in self._queues):
             return await self._now(ground, limits)
         queue = self._queue(ground)
-        sandbox, lost = queue.pop(most=self._settings.pool_maximum)
+        sandbox, lost = queue.pop(most=self._most)
         for dead in lost:
             self._background(dead.destroy())
         # While one waits for its answer a refill would only compete with it; `discard` brings the
@@ -56,7 +57,7 @@ class Pool:
     async def warm(self, ground: Ground, count: int) -> None:
         """Returns when `count` sandboxes wait for this environment, or no more may wait."""
         queue = self._queue(ground)
-        queue.wanted = max(queue.wanted, min(count, self._settings.pool_maximum))
+        queue.wanted = max(queue.wanted, min(count, self._most))
         while len(queue.waiting) < count and self._room():
             sandbox = await self._create(ground, self._settings.defaults, waiting=True)
             if self.closed:
@@ -134,7 +135,7 @@ class Pool:
     def _room(self) -> bool:
         """All queues together are bounded, since what waits holds memory."""
         total = sum(len(queue.waiting) for queue in self._queues.values())
-        return total < self._settings.pool_maximum
+        return total < self._most
 
     def _shrink(self, queue: _Queue) -> None:
         queue.wanted = self._settings.pool_size

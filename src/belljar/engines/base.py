@@ -54,6 +54,8 @@ class Capabilities:
     """Each run can have a newly executed interpreter."""
     live_stdin: bool = True
     """Standard input can arrive while the code runs."""
+    most_waiting: int = 1024
+    """However high demand is, no more wait in pools: for sandboxes that cost much while idle."""
     kept: bool = False
     """Sandboxes can live from run to run."""
     branches: bool = False

@@ -44,7 +44,7 @@ _WEAK = ("absent", "unknown", "not write-protected")
 
 class DockerEngine:
     name = "docker"
-    capabilities = Capabilities()
+    capabilities = Capabilities(most_waiting=16)
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -268,7 +268,7 @@ class DockerEngine:
 
     def _know(self, info: Mapping[str, Any]) -> None:
         self._facts = read(info)
-        self.capabilities = Capabilities(own_environments=not self._facts.local)
+        self.capabilities = Capabilities(own_environments=not self._facts.local, most_waiting=16)
 
     async def _sweep(self) -> None:
         """Removes what a Belljar left that was killed."""

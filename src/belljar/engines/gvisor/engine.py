@@ -47,7 +47,7 @@ class Root(NamedTuple):
 
 class GvisorEngine:
     name = "gvisor"
-    capabilities = Capabilities(disk_files=False)
+    capabilities = Capabilities(disk_files=False, most_waiting=16)
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

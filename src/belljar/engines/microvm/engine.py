@@ -36,7 +36,7 @@ QEMU_PROCESSES = 128
 
 class MicrovmEngine:
     name = "microvm"
-    capabilities = Capabilities()
+    capabilities = Capabilities(most_waiting=4)
     interpreter = contents.INTERPRETER
 
     def __init__(self, settings: Settings) -> None:
