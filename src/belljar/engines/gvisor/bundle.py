@@ -38,7 +38,7 @@ class Layout(NamedTuple):
 
     made: list[Step]
     """Files, links and folders to write, and things of the host to copy: ("copy", place, source).
-    Every mount costs a millisecond at each start, so small things are copied once instead."""
+    Each mount is one more connection to gVisor's file server, so small things are copied once."""
     mounts: list[dict[str, Any]]
 
 

@@ -37,7 +37,7 @@ def controls(settings: Settings) -> list[Control]:
             name="platform",
             mechanism="systrap" if found.platform == "systrap" else f"{found.platform}, slower",
             works=found.platform == "systrap",
-            hint="runsc of 2023 or newer has systrap: a tenth of the cost per system call",
+            hint="runsc of 2023 or newer has systrap: a twentieth of the cost per system call",
             essential=False,
         ),
         Control(

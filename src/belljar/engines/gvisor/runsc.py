@@ -17,8 +17,8 @@ HINT = (
     " another place: settings.gvisor_runsc or BELLJAR_RUNSC"
 )
 PLATFORMS = ("systrap", "ptrace")
-"""By preference. With systrap a system call costs 3 µs, with ptrace 50. KVM is not taken: inside a
-virtual machine it is slower than both, or hangs."""
+"""By preference. With systrap a system call costs 3 µs, with ptrace 50. KVM is not taken by
+itself: it was seen to hang inside a virtual machine."""
 ASK_S = 10.0
 
 
