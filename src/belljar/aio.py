@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from belljar.core import Belljar
 from belljar.jar import shared
-from belljar.kept.sandbox import Sandbox
 from belljar.model import Result
 from belljar.options import RunOptions
+
+if TYPE_CHECKING:
+    from belljar.kept.sandbox import Sandbox
 
 __all__ = ["Belljar", "Sandbox", "run"]
 
@@ -17,3 +19,12 @@ __all__ = ["Belljar", "Sandbox", "run"]
 async def run(code: str, **options: Unpack[RunOptions]) -> Result:
     """As `belljar.run`, with the same shared pools, without blocking the caller's loop."""
     return await asyncio.wrap_future(shared().submit(code, **options))
+
+
+def __getattr__(name: str) -> object:
+    """Loaded when it is first used: most programs run code and keep nothing."""
+    if name == "Sandbox":
+        from belljar.kept.sandbox import Sandbox
+
+        return Sandbox
+    raise AttributeError(f"module 'belljar.aio' has no attribute {name!r}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import secrets
+import os
 import time
 from collections.abc import Mapping
 
@@ -129,7 +129,7 @@ class Service:
             files=outcome.files,
             duration_ms=(time.perf_counter() - started) * 1000,
             usage=outcome.usage,
-            execution_id=secrets.token_hex(16),
+            execution_id=os.urandom(16).hex(),
             language=request.language,
             environment=environment.name,
             engine=engine.name,
@@ -274,7 +274,7 @@ def _denied(
         exit_code=None,
         stderr=reason,
         duration_ms=(time.perf_counter() - started) * 1000,
-        execution_id=secrets.token_hex(16),
+        execution_id=os.urandom(16).hex(),
         language=decision.request.language,
         warnings=decision.warnings,
         findings=findings,

@@ -28,8 +28,8 @@ ENGINES = {
 }
 WALLS = {"docker_runsc": ("docker", "gvisor")}
 EVERY = {"docker": 2, "docker_runsc": 8, "gvisor": 4, "microvm": 10, "wasm": 1}
-"""Of each boundary every n-th probe, for slow walls: all of them take a quarter of an hour behind an
-emulated machine. `belljar prove --engine all` leaves none out, nor does BELLJAR_ALL_PROBES=1 here."""
+"""Of each boundary every n-th probe, for slow walls: behind an emulated machine all of them take a
+quarter of an hour. `belljar prove --engine all` leaves none out, nor does BELLJAR_ALL_PROBES=1."""
 
 
 def applicable(label: str) -> Iterator[Probe]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from belljar import Limits, OutputFile, Result, Settings
-from belljar.model import MIB, Dropped, ErrorInfo, Finding, Status, Usage
+from belljar.model import MIB, Dropped, ErrorInfo, Finding, Output, Status, Usage
 
 STATUSES: list[Status] = ["ok", "error", "timeout", "out_of_memory", "killed", "denied"]
 
@@ -92,6 +92,10 @@ def complete() -> Result:
         isolation={"memory": "cgroup-v2"},
         warnings=("w",),
         findings=(Finding(line=1, rule="r", message="m"),),
+        value="42",
+        outputs=(Output(kind="display", data={"text/plain": "42", "image/png": b"\x89"}),),
+        run_id=3,
+        state_kept=True,
     )
 
 
@@ -102,7 +106,7 @@ def test_json_holds_everything_that_the_result_holds() -> None:
     assert data == result.to_dict()
     fields = {field.name for field in dataclasses.fields(Result)}
     assert set(data) == fields | {"success", "timed_out", "truncated"}
-    for name in fields - {"files", "isolation", "findings", "warnings"}:
+    for name in fields - {"files", "isolation", "findings", "warnings", "outputs"}:
         value = getattr(result, name)
         if dataclasses.is_dataclass(value):
             assert not isinstance(value, type)
@@ -110,6 +114,8 @@ def test_json_holds_everything_that_the_result_holds() -> None:
         assert data[name] == value
     assert data["isolation"] == {"memory": "cgroup-v2"}
     assert data["warnings"] == ["w"]
+    (shown,) = data["outputs"]
+    assert shown["data"] == {"text/plain": "42", "image/png": {"base64": "iQ=="}}
     assert data["findings"] == [{"line": 1, "rule": "r", "message": "m"}]
     first, second = data["files"]
     assert base64.b64decode(first["content_base64"]) == b"\x00\xff\n"

@@ -262,6 +262,7 @@ class Beyond:
     """A wall with nobody behind it but the test."""
 
     isolation: Mapping[str, str] = {}
+    inputs = None
 
     def __init__(self) -> None:
         self.stream, self.agent = socket.socketpair()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import socket
 import time
 from collections.abc import Mapping
@@ -113,7 +113,7 @@ class Inside:
 
     def wake_up(self) -> dict[str, Any]:
         """What an agent is told that slept."""
-        return {"entropy": secrets.token_hex(32), "clock_s": time.time()}
+        return {"entropy": os.urandom(32).hex(), "clock_s": time.time()}
 
 
 class Wall(Protocol):

@@ -7,13 +7,8 @@ where the code is. Thus it works behind every wall, and hostile source is not pa
 from __future__ import annotations
 
 import functools
-import io
-import py_compile
 import re
-import tempfile
-import zipfile
 from collections.abc import Mapping
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -46,12 +41,19 @@ def files() -> Mapping[str, bytes]:
 
 
 def mechanism() -> str:
+    from importlib.metadata import version  # loads more than a whole run needs
+
     return f"RestrictedPython {version('RestrictedPython')}"
 
 
 def _bundle(folder: Path) -> bytes:
     """Not compressed, since not every Python inside has zlib. With byte code for this Python, which
     is often the one inside too: compiling the library would take longer than most runs."""
+    import io
+    import py_compile
+    import tempfile
+    import zipfile
+
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as bundle, tempfile.TemporaryDirectory() as scratch:
         bundle.writestr("RestrictedPython/__init__.py", "")

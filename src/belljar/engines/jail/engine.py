@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import os
 import resource
-import secrets
 import signal
 import socket
 from collections.abc import Mapping
@@ -154,7 +153,7 @@ class JailEngine:
     def _group(self, limits: Limits) -> cgroups.Group | None:
         if not self._hierarchy:
             return None
-        group = cgroups.Group.create(self._hierarchy, secrets.token_hex(8))
+        group = cgroups.Group.create(self._hierarchy, os.urandom(8).hex())
         try:
             group.apply(limits, reserve=AGENT_PROCESSES)
         except BaseException:
@@ -366,4 +365,6 @@ def _cores(cpus: float) -> list[int]:
     """Without a cgroup the share becomes a number of cores, chosen at random to spread the load."""
     allowed = sorted(os.sched_getaffinity(0))
     count = min(len(allowed), max(1, round(cpus)))
-    return sorted(secrets.SystemRandom().sample(allowed, count))
+    from random import SystemRandom  # loads a library of hashes that nothing else here needs
+
+    return sorted(SystemRandom().sample(allowed, count))
