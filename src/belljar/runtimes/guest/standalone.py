@@ -157,7 +157,7 @@ def _hardening(configuration: dict, place: Place) -> Callable[[], None]:  # type
         if call(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
             raise OSError("no-new-privileges was refused")
         call(_PR_SET_DUMPABLE, 1, 0, 0, 0)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        _no_core_dump()
         _prefer_to_kill()
         runner.prepare(hidden=hidden)
         place.seal()
@@ -188,6 +188,13 @@ def _copied(configuration: dict, harden: Callable[[], None]) -> None:  # type: i
     runner.reseed()
     if wish == REHEARSE:
         runner.rehearse(configuration["rehearsal"])
+
+
+def _no_core_dump() -> None:
+    """One byte, not none: a dump piped to a helper of the kernel's ignores any other limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    most = hard if 0 <= hard < 1 else 1
+    resource.setrlimit(resource.RLIMIT_CORE, (most, most))
 
 
 def _prefer_to_kill() -> None:
