@@ -22,7 +22,18 @@ from belljar.engines.linux import landlock, seccomp, syscalls
 from belljar.runtimes import guest
 
 PACKAGE = "belljar_guest"
-_MODULES = ("__init__", "protocol", "spool", "wake", "places", "watch", "agent", "ending", "runner")
+_MODULES = (
+    "__init__",
+    "protocol",
+    "spool",
+    "wake",
+    "places",
+    "watch",
+    "forking",
+    "agent",
+    "ending",
+    "runner",
+)
 _MAIN = "standalone"
 LANDLOCK = 9
 """The newest version of it that we know all rights of."""

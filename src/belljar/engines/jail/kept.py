@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from belljar.runtimes.guest import agent, interpreter, keeper, protocol, runner
+from belljar.runtimes.guest import forking, interpreter, keeper, protocol, runner
 
 from . import contain
 
@@ -21,7 +21,7 @@ def live(sandbox: contain.Sandbox, stream: int) -> None:
         runner.become(waiting.job())
 
 
-def _processes(sandbox: contain.Sandbox, stream: int) -> agent.Waiting | None:
+def _processes(sandbox: contain.Sandbox, stream: int) -> forking.Waiting | None:
     """Returns in each process of the code: None in an interpreter, else what it waits for."""
     branch = sandbox.family >= 0
     os.dup2(stream, _STREAM, inheritable=False)
@@ -33,8 +33,8 @@ def _processes(sandbox: contain.Sandbox, stream: int) -> agent.Waiting | None:
     try:
         contain.begin(sandbox)
         if not branch:
-            forked = agent.fork_runner(lambda walls_stand: contain.join(sandbox, walls_stand))
-            if isinstance(forked, agent.Waiting):
+            forked = forking.fork_runner(lambda walls_stand: contain.join(sandbox, walls_stand))
+            if isinstance(forked, forking.Waiting):
                 return None
             first = forked
         contain.build(sandbox)

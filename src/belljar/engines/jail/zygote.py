@@ -27,7 +27,7 @@ import types
 from collections.abc import Callable, Sequence
 
 from belljar.engines.linux import kernel, landlock, seccomp
-from belljar.runtimes.guest import agent, protocol, runner
+from belljar.runtimes.guest import agent, forking, protocol, runner
 
 from . import contain, family, mounts, netns, pages, userns
 
@@ -351,14 +351,14 @@ class _Zygote:
 # -- the sandbox ---------------------------------------------------------------------------------
 
 
-def _sandbox(sandbox: contain.Sandbox, stream: int) -> agent.Waiting:
+def _sandbox(sandbox: contain.Sandbox, stream: int) -> forking.Waiting:
     os.dup2(stream, 3, inheritable=False)
     os.closerange(4, 1 << 20)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         contain.begin(sandbox)
-        runner = agent.fork_runner(lambda walls_stand: contain.join(sandbox, walls_stand))
-        if isinstance(runner, agent.Waiting):
+        runner = forking.fork_runner(lambda walls_stand: contain.join(sandbox, walls_stand))
+        if isinstance(runner, forking.Waiting):
             return runner
         contain.build(sandbox)
         runner.walls_stand()

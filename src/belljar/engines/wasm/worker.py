@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from belljar.runtimes.guest import protocol
-from belljar.runtimes.guest.agent import REPORT_BYTES
+from belljar.runtimes.guest.forking import REPORT_BYTES
 from belljar.runtimes.guest.spool import Spool
 
 from .wasi import abi, files

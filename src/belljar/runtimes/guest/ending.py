@@ -20,7 +20,7 @@ import traceback
 import weakref
 from itertools import islice
 
-from .agent import REPORT_BYTES
+from .forking import REPORT_BYTES
 
 leave = os._exit
 trusted_path = list(sys.path)

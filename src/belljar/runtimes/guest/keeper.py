@@ -26,8 +26,8 @@ from collections.abc import Callable
 from typing import Any
 
 from . import places, protocol
-from .agent import Runner, Waiting, drain, fork_runner, write_all
 from .files import Files, Refused
+from .forking import Runner, Waiting, drain, fork_runner, write_all
 from .lines import Broken, Lines
 from .processes import Feed, Processes, send_signal
 from .snapshots import Snapshots

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from . import protocol
-from .agent import Runner, write_all
 from .files import Refused
+from .forking import Runner, write_all
 from .spool import Spool
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import time
 import types
 
 from . import ending
-from .agent import Job, announce
+from .forking import Job, announce
 
 # Modules of an interpreter that has only just started.
 AT_START = frozenset(

@@ -35,7 +35,7 @@ if __name__ == "__main__":  # a file among its neighbours: make the folder a pac
     importlib.import_module(__package__)
     del sys.path[0]
 
-from . import agent, protocol, runner, watch
+from . import agent, forking, protocol, runner, watch
 
 _PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
@@ -79,10 +79,10 @@ def main(text: str, place: Place | None = None) -> None:
         _warm_up(configuration)
         harden = _hardening(configuration, place)
         asleep = configuration.get("snapshot", False)
-        first = agent.fork_runner(
+        first = forking.fork_runner(
             lambda walls_stand: _copied(configuration, harden) if asleep else harden()
         )
-        if isinstance(first, agent.Waiting):
+        if isinstance(first, forking.Waiting):
             return runner.become(first.job())
         prctl()(_PR_SET_DUMPABLE, 0, 0, 0, 0)
         rehearse = _sleep(stream, out, first, place) if asleep else configuration["rehearse"]
@@ -167,7 +167,7 @@ def _hardening(configuration: dict, place: Place) -> Callable[[], None]:  # type
     return harden
 
 
-def _sleep(stream: int, out: int, first: agent.Runner, place: Place) -> bool:
+def _sleep(stream: int, out: int, first: forking.Runner, place: Place) -> bool:
     """Returns in each copy of us; True if it is to rehearse."""
     if os.read(first.job, 1) != b"s":
         raise RuntimeError("the process for the code could not be prepared")
