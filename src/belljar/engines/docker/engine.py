@@ -14,6 +14,7 @@ from typing import Any
 from belljar.engines.base import Capabilities, Control, Ground
 from belljar.engines.linux import landlock
 from belljar.engines.linux.root import ETC_FILES
+from belljar.engines.making import Making
 from belljar.errors import (
     BelljarError,
     EngineError,
@@ -53,7 +54,7 @@ class DockerEngine:
         self.walls: set[DockerWall] = set()
         self.uids: set[int] = set()
         """Those of living containers."""
-        self._making: set[asyncio.Task[DockerWall]] = set()
+        self._making = Making[DockerWall]()
         self._background: set[asyncio.Task[None]] = set()
         self._left: set[str] = set()
         """Containers that could not be removed while the daemon did not answer."""
@@ -77,17 +78,10 @@ class DockerEngine:
 
     async def create(self, ground: Ground, limits: Limits, *, waiting: bool) -> DockerWall:
         """Not to be cancelled half-way: the container would stay."""
-        making = asyncio.ensure_future(self._make(ground, limits, waiting=waiting))
-        self._making.add(making)
-        making.add_done_callback(self._making.discard)
-        try:
-            return await asyncio.shield(making)
-        except asyncio.CancelledError:
-            making.add_done_callback(_unwanted)
-            raise
+        return await self._making.make(self._make(ground, limits, waiting=waiting))
 
     async def close(self) -> None:
-        await asyncio.gather(*self._making, return_exceptions=True)
+        await self._making.settled()
         walls = [wall.destroy() for wall in list(self.walls)]
         await asyncio.gather(*walls, return_exceptions=True)
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -332,12 +326,6 @@ def _landlock(facts: Facts, *, plain: bool) -> str:
         return "unknown"
     version = landlock.abi() if plain else 0
     return f"ABI {version}" if version else "absent"
-
-
-def _unwanted(making: asyncio.Task[DockerWall]) -> None:
-    """Whoever asked for this sandbox has gone."""
-    if not making.cancelled() and not making.exception():
-        making.result().destroy_later()
 
 
 def _explained(error: BaseException, place: plan.Place) -> BaseException:

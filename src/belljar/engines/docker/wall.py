@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from belljar.engines.base import Inside, Seen
+from belljar.engines.making import DestroyedOnce
 from belljar.errors import BelljarError, EngineError
 from belljar.model import GIB, Limits, Usage
 
@@ -31,7 +32,7 @@ UNUSED_BYTES = GIB
 uses: thread stacks are mostly never touched."""
 
 
-class DockerWall:
+class DockerWall(DestroyedOnce):
     """Killed by a descriptor of its first process where that can be had: it works also while the
     daemon does not answer, and hits no other process by mistake."""
 
@@ -62,7 +63,6 @@ class DockerWall:
         self._pidfd = -1
         self._last: Seen | None = None
         self._killed = False
-        self._destroyed: asyncio.Task[None] | None = None
         stream.at_end = self._ended
 
     def started(self, pid: int) -> None:
@@ -151,15 +151,6 @@ class DockerWall:
                 pass
         else:
             self._engine.later(self._ask_to_kill())
-
-    async def destroy(self) -> None:
-        self.destroy_later()
-        assert self._destroyed is not None
-        await asyncio.shield(self._destroyed)
-
-    def destroy_later(self) -> None:
-        if self._destroyed is None:
-            self._destroyed = asyncio.ensure_future(self._destroy())
 
     async def _ask_to_kill(self) -> None:
         try:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from belljar.engines.base import Capabilities, Control, Ground
 from belljar.engines.linux import root
+from belljar.engines.making import Making
 from belljar.errors import BelljarError, EngineError, EngineUnavailable
 from belljar.model import GIB, Limits
 from belljar.runtimes.guest import protocol, standalone
@@ -59,7 +60,7 @@ class GvisorEngine:
         self._images: dict[str, asyncio.Task[Path]] = {}
         self._asked: Counter[str] = Counter()
         self._walls: set[GvisorWall] = set()
-        self._making: set[asyncio.Task[GvisorWall]] = set()
+        self._making = Making[GvisorWall]()
         folder.sweep(settings.home)
 
     def controls(self) -> list[Control]:
@@ -69,17 +70,10 @@ class GvisorEngine:
 
     async def create(self, ground: Ground, limits: Limits, *, waiting: bool) -> GvisorWall:
         """Not cancelled half-way: what runsc has started must be known to be destroyed."""
-        making = asyncio.ensure_future(self._make(ground, limits, waiting=waiting))
-        self._making.add(making)
-        making.add_done_callback(self._making.discard)
-        try:
-            return await asyncio.shield(making)
-        except asyncio.CancelledError:
-            making.add_done_callback(_unwanted)
-            raise
+        return await self._making.make(self._make(ground, limits, waiting=waiting))
 
     async def close(self) -> None:
-        await asyncio.gather(*self._making, return_exceptions=True)
+        await self._making.settled()
         images, self._images = list(self._images.values()), {}
         await asyncio.gather(*images, return_exceptions=True)
         walls = [wall.destroy() for wall in list(self._walls)]
@@ -310,9 +304,3 @@ def _foreign_packages() -> set[str]:
         "/usr/lib/python3/dist-packages",
         f"/usr/lib/python{version}/dist-packages",
     }
-
-
-def _unwanted(making: asyncio.Task[GvisorWall]) -> None:
-    """Whoever asked for this sandbox has gone."""
-    if not making.cancelled() and not making.exception():
-        making.result().destroy_later()

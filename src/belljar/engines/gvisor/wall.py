@@ -13,13 +13,14 @@ from pathlib import Path
 
 from belljar.engines.base import Inside, Seen
 from belljar.engines.linux import cgroups
+from belljar.engines.making import DestroyedOnce
 from belljar.model import Limits, Usage
 
 from . import group as groups
 from .folder import kill_users
 
 
-class GvisorWall:
+class GvisorWall(DestroyedOnce):
     def __init__(
         self,
         *,
@@ -41,7 +42,6 @@ class GvisorWall:
         self._pidfd = _pidfd(self._pid)
         self._held_bytes = 0
         self._killed = False
-        self._destroyed: asyncio.Task[None] | None = None
 
     def settle(self) -> None:
         if self._group:
@@ -86,15 +86,6 @@ class GvisorWall:
         elif not self._killed:
             kill_users(self.folder)
         self._killed = True
-
-    async def destroy(self) -> None:
-        self.destroy_later()
-        assert self._destroyed is not None
-        await asyncio.shield(self._destroyed)
-
-    def destroy_later(self) -> None:
-        if self._destroyed is None:
-            self._destroyed = asyncio.ensure_future(self._destroy())
 
     async def _destroy(self) -> None:
         try:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from belljar.engines.base import Branch, Capabilities, Control, Ground, Inside, Seen, Wall
 from belljar.engines.linux import cgroups
+from belljar.engines.making import DestroyedOnce, Making
 from belljar.errors import EngineError, EngineUnavailable
 from belljar.model import GIB, Limits, Usage
 from belljar.runtimes.interpreter import base_interpreter
@@ -45,7 +46,7 @@ class JailEngine:
         self._next_id = 0
         self._numbers = itertools.count(1)
         self._walls: set[JailWall] = set()
-        self._making: set[asyncio.Task[JailWall]] = set()
+        self._making = Making[JailWall]()
         _room_for_descriptors()
         begun = launch.take()
         self._hierarchy = begun.hierarchy if begun else launch.claim_cgroups()
@@ -59,14 +60,7 @@ class JailEngine:
 
     async def create(self, ground: Ground, limits: Limits, *, waiting: bool) -> JailWall:
         """Not to be cancelled half-way: the zygote's answer would be taken for the next one's."""
-        making = asyncio.ensure_future(self._make(ground, limits, waiting=waiting))
-        self._making.add(making)
-        making.add_done_callback(self._making.discard)
-        try:
-            return await asyncio.shield(making)
-        except asyncio.CancelledError:
-            making.add_done_callback(_unwanted)
-            raise
+        return await self._making.make(self._make(ground, limits, waiting=waiting))
 
     async def _make(self, ground: Ground, limits: Limits, *, waiting: bool) -> JailWall:
         zygote = await self._zygote(ground)
@@ -162,7 +156,7 @@ class JailEngine:
         return group
 
     async def close(self) -> None:
-        await asyncio.gather(*self._making, return_exceptions=True)
+        await self._making.settled()
         walls = [wall.destroy() for wall in list(self._walls)]
         await asyncio.gather(*walls, return_exceptions=True)
         zygotes, self._zygotes = list(self._zygotes.values()), {}
@@ -233,7 +227,7 @@ class JailEngine:
                 )
 
 
-class JailWall:
+class JailWall(DestroyedOnce):
     """One sandbox. Its pid 1 is known by a descriptor, so no other process is hit by mistake."""
 
     def __init__(
@@ -259,7 +253,6 @@ class JailWall:
         self._group = group
         self._index = index
         self._limits = limits
-        self._destroyed: asyncio.Task[None] | None = None
 
     def settle(self) -> None:
         if self._group:
@@ -299,15 +292,6 @@ class JailWall:
         except (ProcessLookupError, OSError):
             pass
 
-    async def destroy(self) -> None:
-        self.destroy_later()
-        assert self._destroyed is not None
-        await asyncio.shield(self._destroyed)
-
-    def destroy_later(self) -> None:
-        if self._destroyed is None:
-            self._destroyed = asyncio.ensure_future(self._destroy())
-
     async def _destroy(self) -> None:
         self.kill()
         await _exited(self._pidfd)
@@ -320,12 +304,6 @@ class JailWall:
         finally:
             self._engine._ids.discard(self._index)
             self._engine._walls.discard(self)
-
-
-def _unwanted(making: asyncio.Task[JailWall]) -> None:
-    """Whoever asked for this sandbox has gone."""
-    if not making.cancelled() and not making.exception():
-        making.result().destroy_later()
 
 
 async def _removed(group: cgroups.Group) -> None:

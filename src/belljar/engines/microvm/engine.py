@@ -14,6 +14,7 @@ from pathlib import Path
 
 from belljar.engines.base import Capabilities, Control, Ground, Inside, Seen
 from belljar.engines.linux import cgroups
+from belljar.engines.making import DestroyedOnce, Making
 from belljar.errors import EngineError, EngineUnavailable, LimitExceeded
 from belljar.model import MIB, Limits, Usage
 from belljar.runtimes.guest import standalone
@@ -47,7 +48,7 @@ class MicrovmEngine:
         self._snapshots: dict[str, asyncio.Task[snapshots.Snapshot]] = {}
         self._kind: asyncio.Task[machine.Machine] | None = None
         self._walls: set[MicrovmWall] = set()
-        self._making: set[asyncio.Task[MicrovmWall]] = set()
+        self._making = Making[MicrovmWall]()
         self._hierarchy = _claim_cgroups()
 
     def controls(self) -> list[Control]:
@@ -57,14 +58,7 @@ class MicrovmEngine:
 
     async def create(self, ground: Ground, limits: Limits, *, waiting: bool) -> MicrovmWall:
         """Not to be cancelled half-way: the launcher's answer would be taken for the next one's."""
-        making = asyncio.ensure_future(self._make(ground, limits, waiting=waiting))
-        self._making.add(making)
-        making.add_done_callback(self._making.discard)
-        try:
-            return await asyncio.shield(making)
-        except asyncio.CancelledError:
-            making.add_done_callback(_unwanted)
-            raise
+        return await self._making.make(self._make(ground, limits, waiting=waiting))
 
     async def _make(self, ground: Ground, limits: Limits, *, waiting: bool) -> MicrovmWall:
         self.check(limits)
@@ -140,7 +134,7 @@ class MicrovmEngine:
         return group
 
     async def close(self) -> None:
-        await asyncio.gather(*self._making, return_exceptions=True)
+        await self._making.settled()
         await asyncio.gather(
             *(wall.destroy() for wall in list(self._walls)), return_exceptions=True
         )
@@ -254,7 +248,7 @@ class MicrovmEngine:
                 )
 
 
-class MicrovmWall:
+class MicrovmWall(DestroyedOnce):
     """One machine."""
 
     def __init__(
@@ -277,7 +271,6 @@ class MicrovmWall:
         self._log = log
         self._group = group
         self._limits = limits
-        self._destroyed: asyncio.Task[None] | None = None
 
     def settle(self) -> None:
         if self._group:
@@ -311,15 +304,6 @@ class MicrovmWall:
         if self._pidfd >= 0:
             kill(self._pidfd)
 
-    async def destroy(self) -> None:
-        self.destroy_later()
-        assert self._destroyed is not None
-        await asyncio.shield(self._destroyed)
-
-    def destroy_later(self) -> None:
-        if self._destroyed is None:
-            self._destroyed = asyncio.ensure_future(self._destroy())
-
     async def _destroy(self) -> None:
         self.kill()
         await readable(self._pidfd)
@@ -343,12 +327,6 @@ def _around(limits: Limits) -> Limits:
         processes=QEMU_PROCESSES,
         cpus=limits.cpus + OVERHEAD_CPUS,
     )
-
-
-def _unwanted(making: asyncio.Task[MicrovmWall]) -> None:
-    """Whoever asked for this sandbox has gone."""
-    if not making.cancelled() and not making.exception():
-        making.result().destroy_later()
 
 
 async def _removed(group: cgroups.Group) -> None:

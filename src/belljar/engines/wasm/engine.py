@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from belljar.engines.base import Capabilities, Control, Ground, Inside, Seen
+from belljar.engines.making import DestroyedOnce, Making
 from belljar.errors import EngineError, EngineUnavailable
 from belljar.model import GIB, MIB, Limits
 from belljar.settings import Settings
@@ -46,7 +47,7 @@ class WasmEngine:
         self._zygotes: dict[str, asyncio.Task[Zygote]] = {}
         self._modules: asyncio.Task[Mapping[str, Path]] | None = None
         self._walls: set[WasmWall] = set()
-        self._making: set[asyncio.Task[WasmWall]] = set()
+        self._making = Making[WasmWall]()
 
     def controls(self) -> list[Control]:
         missing = available.why_not(self._settings)
@@ -69,14 +70,7 @@ class WasmEngine:
 
     async def create(self, ground: Ground, limits: Limits, *, waiting: bool) -> WasmWall:
         """Not to be cancelled half-way: the zygote's answer would be taken for the next one's."""
-        making = asyncio.ensure_future(self._make(ground, limits, waiting=waiting))
-        self._making.add(making)
-        making.add_done_callback(self._making.discard)
-        try:
-            return await asyncio.shield(making)
-        except asyncio.CancelledError:
-            making.add_done_callback(_unwanted)
-            raise
+        return await self._making.make(self._make(ground, limits, waiting=waiting))
 
     async def _make(self, ground: Ground, limits: Limits, *, waiting: bool) -> WasmWall:
         runtime = runtimes.BY_ENVIRONMENT.get(ground.name)
@@ -119,7 +113,7 @@ class WasmEngine:
         return wall
 
     async def close(self) -> None:
-        await asyncio.gather(*self._making, return_exceptions=True)
+        await self._making.settled()
         walls = [wall.destroy() for wall in list(self._walls)]
         await asyncio.gather(*walls, return_exceptions=True)
         zygotes, self._zygotes = list(self._zygotes.values()), {}
@@ -157,7 +151,7 @@ class WasmEngine:
                 )
 
 
-class WasmWall:
+class WasmWall(DestroyedOnce):
     """One sandbox: one process, known by a descriptor."""
 
     def __init__(
@@ -174,7 +168,6 @@ class WasmWall:
         self._engine = engine
         self._pidfd = pidfd
         self._interpreter_bytes = interpreter_bytes
-        self._destroyed: asyncio.Task[None] | None = None
 
     def settle(self) -> None:
         pass
@@ -200,15 +193,6 @@ class WasmWall:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         except OSError:
             pass
-
-    async def destroy(self) -> None:
-        self.destroy_later()
-        assert self._destroyed is not None
-        await asyncio.shield(self._destroyed)
-
-    def destroy_later(self) -> None:
-        if self._destroyed is None:
-            self._destroyed = asyncio.ensure_future(self._destroy())
 
     async def _destroy(self) -> None:
         self.kill()
@@ -241,12 +225,6 @@ def _isolation(zygote: Zygote) -> dict[str, str]:
         "processes": "none can be started",
         "cpu": "one thread",
     }
-
-
-def _unwanted(making: asyncio.Task[WasmWall]) -> None:
-    """Whoever asked for this sandbox has gone."""
-    if not making.cancelled() and not making.exception():
-        making.result().destroy_later()
 
 
 async def _exited(pidfd: int) -> None:
