@@ -7,12 +7,12 @@ import dataclasses
 import logging
 import os
 import shutil
-import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from belljar.engines.base import Inside, Seen
+from belljar.engines.linux.pidfd import kill
 from belljar.engines.making import DestroyedOnce
 from belljar.errors import BelljarError, EngineError
 from belljar.model import GIB, Limits, Usage
@@ -145,10 +145,7 @@ class DockerWall(DestroyedOnce):
             return
         self._killed = True
         if self._pidfd >= 0:
-            try:
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            except OSError:
-                pass
+            kill(self._pidfd)
         else:
             self._engine.later(self._ask_to_kill())
 

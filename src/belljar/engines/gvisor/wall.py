@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import os
 import shutil
-import signal
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from belljar.engines.base import Inside, Seen
 from belljar.engines.linux import cgroups
+from belljar.engines.linux.pidfd import exited, kill
 from belljar.engines.making import DestroyedOnce
 from belljar.model import Limits, Usage
 
@@ -79,8 +79,7 @@ class GvisorWall(DestroyedOnce):
 
     def kill(self) -> None:
         if self._pidfd >= 0:
-            with contextlib.suppress(OSError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            kill(self._pidfd)
         if self._group:
             self._group.kill()
         elif not self._killed:
@@ -92,7 +91,7 @@ class GvisorWall(DestroyedOnce):
             self.kill()
             self.stream.close()
             if self._pidfd >= 0:
-                await _exited(self._pidfd)
+                await exited(self._pidfd)
                 os.close(self._pidfd)
                 self._pidfd = -1
                 with contextlib.suppress(ChildProcessError):  # ours only if orphans come to us
@@ -109,16 +108,3 @@ def _pidfd(pid: int) -> int:
         return os.pidfd_open(pid)
     except OSError:  # it has ended already, which the stream will tell
         return -1
-
-
-async def _exited(pidfd: int) -> None:
-    loop = asyncio.get_running_loop()
-    done = loop.create_future()
-
-    def readable() -> None:
-        loop.remove_reader(pidfd)
-        if not done.done():
-            done.set_result(None)
-
-    loop.add_reader(pidfd, readable)
-    await done

@@ -7,13 +7,13 @@ import contextlib
 import itertools
 import os
 import resource
-import signal
 import socket
 from collections.abc import Mapping
 from pathlib import Path
 
 from belljar.engines.base import Branch, Capabilities, Control, Ground, Inside, Seen, Wall
 from belljar.engines.linux import cgroups
+from belljar.engines.linux.pidfd import exited, kill
 from belljar.engines.making import DestroyedOnce, Making
 from belljar.errors import EngineError, EngineUnavailable
 from belljar.model import GIB, Limits, Usage
@@ -287,14 +287,11 @@ class JailWall(DestroyedOnce):
         return Seen(usage=usage, out_of_memory=killed)
 
     def kill(self) -> None:
-        try:
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-        except (ProcessLookupError, OSError):
-            pass
+        kill(self._pidfd)
 
     async def _destroy(self) -> None:
         self.kill()
-        await _exited(self._pidfd)
+        await exited(self._pidfd)
         try:
             self.stream.close()
             os.close(self._pidfd)
@@ -313,20 +310,6 @@ async def _removed(group: cgroups.Group) -> None:
         if group.remove():
             return
         group.kill()
-
-
-async def _exited(pidfd: int) -> None:
-    """Waits until pid 1 has exited, which the kernel lets it do only after everything else."""
-    loop = asyncio.get_running_loop()
-    done = loop.create_future()
-
-    def readable() -> None:
-        loop.remove_reader(pidfd)
-        if not done.done():
-            done.set_result(None)
-
-    loop.add_reader(pidfd, readable)
-    await done
 
 
 def _room_for_descriptors() -> None:

@@ -7,11 +7,11 @@ import contextlib
 import errno
 import json
 import os
-import signal
 import socket
 from typing import Any
 
 from belljar.engines.linux import cgroups
+from belljar.engines.linux.pidfd import kill
 from belljar.errors import EngineError
 
 from . import userns
@@ -55,7 +55,7 @@ class Zygote:
         except BaseException as error:
             ours.close()
             if pidfd >= 0:
-                _kill(pidfd)
+                kill(pidfd)
                 os.close(pidfd)
             process.kill()
             process.wait()
@@ -137,16 +137,9 @@ class Zygote:
         """Ends the zygote and with it every sandbox that came from it."""
         if self.alive:
             self.alive = False
-            _kill(self._pidfd)
+            kill(self._pidfd)
             os.close(self._pidfd)
             self._control.close()
-
-
-def _kill(pidfd: int) -> None:
-    try:
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    except OSError:
-        pass
 
 
 async def _receive(control: socket.socket) -> tuple[dict[str, Any], list[int]]:

@@ -14,6 +14,7 @@ import socket
 import tempfile
 from pathlib import Path
 
+from belljar.engines.linux.pidfd import exited, kill
 from belljar.errors import EngineError
 from belljar.model import MIB
 from belljar.settings import Settings
@@ -21,8 +22,6 @@ from belljar.settings import Settings
 from . import launch, machine, snapshots
 from .contents import INTERPRETER
 from .image import Image
-from .process import kill
-from .wait import readable
 
 TRIAL_S = 15.0
 _DEVICE = "/dev/kvm"
@@ -93,10 +92,10 @@ async def _trial(image: Image, program: str) -> bool:
         undo.callback(os.close, pidfd)
         try:
             async with asyncio.timeout(TRIAL_S):
-                await readable(pidfd)  # the interpreter has ended, and with it the machine
+                await exited(pidfd)  # the interpreter has ended, and with it the machine
         except TimeoutError:
             kill(pidfd)
-            await readable(pidfd)
+            await exited(pidfd)
         return b"belljar" in os.pread(log, 1 << 20, 0)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from belljar.engines.base import Capabilities, Control, Ground, Inside, Seen
 from belljar.engines.linux import cgroups
+from belljar.engines.linux.pidfd import exited, kill
 from belljar.engines.making import DestroyedOnce, Making
 from belljar.errors import EngineError, EngineUnavailable, LimitExceeded
 from belljar.model import MIB, Limits, Usage
@@ -21,8 +22,7 @@ from belljar.runtimes.guest import standalone
 from belljar.settings import Settings
 
 from . import accelerator, available, contents, disks, image, launch, machine, monitor, snapshots
-from .process import kill, make_snapshot, message
-from .wait import readable
+from .process import make_snapshot, message
 
 RESERVE_BYTES = 256 * MIB
 """What a machine has beyond the code's memory: the guest's kernel, root and agent."""
@@ -306,7 +306,7 @@ class MicrovmWall(DestroyedOnce):
 
     async def _destroy(self) -> None:
         self.kill()
-        await readable(self._pidfd)
+        await exited(self._pidfd)
         try:
             self.stream.close()
             self._talk.close()

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from belljar.engines.linux.wait import readable
 from belljar.errors import EngineError
 from belljar.runtimes.interpreter import base_interpreter
 
 from .launcher import FIRST_DESCRIPTOR
-from .wait import readable
 
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[3])
 _BOOT = """\

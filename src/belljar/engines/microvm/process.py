@@ -7,12 +7,12 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import socket
 import struct
 from typing import Any
 
 from belljar.engines.base import Ground
+from belljar.engines.linux.pidfd import exited, kill
 from belljar.errors import EngineError
 from belljar.model import Limits
 from belljar.runtimes.guest import protocol
@@ -21,7 +21,6 @@ from . import clock, contents, cpio, launch, machine, snapshots
 from .disks import Disk
 from .image import Image
 from .monitor import Monitor
-from .wait import readable
 
 BOOT_S = {"kvm": 60.0, "tcg": 240.0}
 """Until the packages are imported; an emulated machine takes a minute for the largest."""
@@ -31,13 +30,6 @@ def message(content: dict[str, Any]) -> bytes:
     """As inside.py receives it."""
     data = json.dumps(content).encode()
     return struct.pack(">I", len(data)) + data
-
-
-def kill(pidfd: int) -> None:
-    try:
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    except OSError:
-        pass
 
 
 async def make_snapshot(
@@ -108,7 +100,7 @@ async def make_snapshot(
         await talk.greet()
         await talk.save(state)
         kill(pidfd)
-        await readable(pidfd)
+        await exited(pidfd)
         content = os.pread(state, os.fstat(state).st_size, 0)
         keep.pop_all()
         return ram, content

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 from collections.abc import Mapping
 from pathlib import Path
 
 from belljar.engines.base import Capabilities, Control, Ground, Inside, Seen
+from belljar.engines.linux.pidfd import exited, kill
 from belljar.engines.making import DestroyedOnce, Making
 from belljar.errors import EngineError, EngineUnavailable
 from belljar.model import GIB, MIB, Limits
@@ -189,14 +189,11 @@ class WasmWall(DestroyedOnce):
         return None
 
     def kill(self) -> None:
-        try:
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-        except OSError:
-            pass
+        kill(self._pidfd)
 
     async def _destroy(self) -> None:
         self.kill()
-        await _exited(self._pidfd)
+        await exited(self._pidfd)
         self.stream.close()
         os.close(self._pidfd)
         self._pidfd = -1
@@ -225,16 +222,3 @@ def _isolation(zygote: Zygote) -> dict[str, str]:
         "processes": "none can be started",
         "cpu": "one thread",
     }
-
-
-async def _exited(pidfd: int) -> None:
-    loop = asyncio.get_running_loop()
-    done = loop.create_future()
-
-    def readable() -> None:
-        loop.remove_reader(pidfd)
-        if not done.done():
-            done.set_result(None)
-
-    loop.add_reader(pidfd, readable)
-    await done

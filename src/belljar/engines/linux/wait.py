@@ -12,7 +12,6 @@ async def readable(source: socket.socket | int) -> None:
     done: asyncio.Future[None] = loop.create_future()
 
     def seen() -> None:
-        loop.remove_reader(source)
         if not done.done():
             done.set_result(None)
 
