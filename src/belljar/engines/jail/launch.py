@@ -5,9 +5,7 @@ Loads little, so that the command line can begin here and load the rest of Bellj
 
 from __future__ import annotations
 
-import array
 import contextlib
-import json
 import os
 import socket
 import subprocess
@@ -18,6 +16,7 @@ from typing import Any, NamedTuple
 
 from belljar.engines.base import Ground
 from belljar.engines.linux import cgroups, root
+from belljar.engines.linux.control import send
 from belljar.errors import EngineError
 from belljar.runtimes.interpreter import base_interpreter
 
@@ -125,11 +124,6 @@ def _configuration(ground: Ground, ids: userns.IdMap, *, cgroups: bool) -> dict[
         "cgroups": cgroups,
         "kept": ground.kept,
     }
-
-
-def send(control: socket.socket, content: dict[str, Any], descriptors: list[int]) -> None:
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-    control.sendmsg([json.dumps(content).encode()], rights)
 
 
 # -- our place among the cgroups -------------------------------------------------------------------

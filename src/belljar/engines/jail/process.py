@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import json
 import os
 import socket
-from typing import Any
 
 from belljar.engines.linux import cgroups
+from belljar.engines.linux.answer import answer
+from belljar.engines.linux.control import send
 from belljar.engines.linux.pidfd import kill
 from belljar.errors import EngineError
 
 from . import userns
-from .launch import Launch, send
+from .launch import Launch
 
 START_S = 60.0
 DOCTOR_HINT = "belljar doctor shows which step this machine does not allow"
@@ -42,10 +42,10 @@ class Zygote:
         pidfd = -1
         try:
             async with asyncio.timeout(START_S):
-                born, handles = await _receive(ours)
+                born, handles = await answer(ours)
                 if born.get("zygote") and handles:
                     pidfd = handles[0]
-                    born, _ = await _receive(ours)
+                    born, _ = await answer(ours)
             if "ready" not in born:
                 raise EngineError(
                     f"the jail's zygote for {ground.key!r} could not be walled in:"
@@ -108,7 +108,7 @@ class Zygote:
                         passed.callback(os.close, entrance)
                     family = [to_parent.fileno()] if to_parent else []
                     send(self._control, order, [stream.fileno(), *family, *entrances])
-                reply, handles = await _receive(self._control)
+                reply, handles = await answer(self._control)
                 if not handles and "error" not in reply:
                     raise EngineError("it made a sandbox that we have no descriptor left for")
             except OSError as error:
@@ -140,24 +140,3 @@ class Zygote:
             kill(self._pidfd)
             os.close(self._pidfd)
             self._control.close()
-
-
-async def _receive(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    loop = asyncio.get_running_loop()
-    arrived = loop.create_future()
-
-    def readable() -> None:
-        if not arrived.done():
-            arrived.set_result(None)
-
-    loop.add_reader(control, readable)
-    try:
-        await arrived
-    finally:
-        loop.remove_reader(control)
-    data, handles, _, _ = socket.recv_fds(control, 65536, 1)
-    for handle in handles:
-        os.set_inheritable(handle, False)
-    if not data:
-        raise EngineError("the zygote closed its end")
-    return json.loads(data), handles

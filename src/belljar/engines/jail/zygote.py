@@ -13,10 +13,8 @@ of its pid namespace it takes every sandbox with it: the kernel sees to that.
 
 from __future__ import annotations
 
-import array
 import gc
 import importlib
-import json
 import os
 import resource
 import select
@@ -24,9 +22,10 @@ import signal
 import socket
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from belljar.engines.linux import kernel, landlock, seccomp
+from belljar.engines.linux.control import receive, send
 from belljar.runtimes.guest import agent, forking, protocol, runner
 
 from . import contain, family, mounts, netns, pages, userns
@@ -40,7 +39,6 @@ _SPAWN_FLAGS = (
 )
 _SPARE_NETWORKS = 64
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
-_MOST_DESCRIPTORS = 16
 CGROUP_HINT = "a host process with real-time scheduling cannot be counted: start it without"
 
 
@@ -60,16 +58,16 @@ def boot(descriptor: int) -> list[_Zygote]:
     """Walls in and warms up. In a list, from which `live` takes it: no frame below the code keeps
     hold of the zygote."""
     control = socket.socket(fileno=descriptor)
-    configuration, (owner,) = _receive(control)
+    configuration, (owner,) = receive(control)
     live_kept = _load_kept() if configuration["kept"] else None
     try:
         _ordinary_signals()
         _enter_walls(control, configuration)
         blueprint = _warm_up(configuration, live_kept)
     except BaseException as error:
-        _send(control, {"error": f"{type(error).__name__}: {error}", "step": "zygote"})
+        send(control, {"error": f"{type(error).__name__}: {error}", "step": "zygote"})
         os._exit(1)
-    _send(control, {"ready": {"landlock_abi": blueprint.landlock_abi}})
+    send(control, {"ready": {"landlock_abi": blueprint.landlock_abi}})
     return [_Zygote(control, owner, blueprint)]
 
 
@@ -91,7 +89,7 @@ def _enter_walls(control: socket.socket, configuration: dict) -> None:  # type: 
     answered, answer = os.pipe()
     pid, pidfd = kernel.clone3(flags, pidfd=True)
     if pid:
-        _send(control, {"zygote": True}, [pidfd])
+        send(control, {"zygote": True}, [pidfd])
         os.close(ask)
         if os.read(asked, 1):
             userns.write_zygote_map(pid, ids)
@@ -245,12 +243,12 @@ class _Zygote:
 
     def _answer(self) -> tuple[contain.Sandbox, int] | None:
         """Makes one sandbox. Whatever fails costs that one only: the others live on in us."""
-        order, passed = _receive(self._control)
+        order, passed = receive(self._control)
         try:
             make = self._spawn if order["parent"] is None else self._branch
             born = make(order, passed)
         except OSError as error:
-            _send(self._control, {"error": f"{error}", "step": "namespaces"})
+            send(self._control, {"error": f"{error}", "step": "namespaces"})
             born = None
         if not born:
             for descriptor in passed:
@@ -309,7 +307,7 @@ class _Zygote:
     def _watch(self, pidfd: int, network: netns.Network | None) -> None:
         self._poll.register(pidfd, select.EPOLLIN)
         self._living[pidfd] = network
-        _send(self._control, {}, [pidfd])
+        send(self._control, {}, [pidfd])
 
     def _leave(self, stream: int, entrances: list[int]) -> None:
         """First moments of a sandbox: it walks into its cgroup by itself, which is a hundred times
@@ -381,20 +379,3 @@ def fault(stream: int, step: str, message: str, hint: str) -> None:
     """Tells the host why there will be no sandbox."""
     fault = {"step": step, "message": message, "hint": hint}
     os.write(stream, protocol.message(protocol.FAULT, fault))
-
-
-# -- messages ------------------------------------------------------------------------------------
-
-
-def _send(
-    control: socket.socket, content: dict[str, object], descriptors: Sequence[int] = ()
-) -> None:
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-    control.sendmsg([json.dumps(content).encode()], rights if descriptors else [])
-
-
-def _receive(control: socket.socket) -> tuple[dict, list[int]]:  # type: ignore[type-arg]
-    data, descriptors, _, _ = socket.recv_fds(control, 65536, _MOST_DESCRIPTORS)
-    if not data:
-        os._exit(0)
-    return json.loads(data), descriptors

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import asyncio
 import contextlib
 import itertools
@@ -15,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from belljar.engines.linux.control import send
 from belljar.engines.linux.wait import readable
 from belljar.errors import EngineError
 from belljar.runtimes.interpreter import base_interpreter
@@ -72,7 +72,7 @@ class Launcher:
             owner = os.pidfd_open(os.getpid())
             try:
                 devices = [*_DEVICES, "/dev/kvm"] if kvm else list(_DEVICES)
-                _send(ours, {"binds": _binds(program), "devices": devices}, [owner])
+                send(ours, {"binds": _binds(program), "devices": devices}, [owner])
             finally:
                 os.close(owner)
             answer, _ = await _receive(ours)
@@ -107,7 +107,7 @@ class Launcher:
         order = {"argv": list(argv), "uid": uid, "entrances": len(entrances), "lend": lend}
         async with self._turn:
             try:
-                _send(self._control, order, [log, *inherited, *entrances])
+                send(self._control, order, [log, *inherited, *entrances])
                 answer, descriptors = await _receive(self._control)
             except OSError as error:
                 raise EngineError(f"QEMU's launcher is gone: {error}") from error
@@ -133,11 +133,6 @@ def _binds(program: str) -> list[str]:
     if not folder.startswith("/usr/"):
         found.append(os.path.dirname(folder) if os.path.basename(folder) == "bin" else folder)
     return found
-
-
-def _send(control: socket.socket, content: dict[str, Any], descriptors: Sequence[int]) -> None:
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-    control.sendmsg([json.dumps(content).encode()], rights)
 
 
 async def _receive(control: socket.socket) -> tuple[dict[str, Any], list[int]]:

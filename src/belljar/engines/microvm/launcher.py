@@ -13,16 +13,14 @@ root, a uid that nobody else has. It dies with us.
 
 from __future__ import annotations
 
-import array
-import json
 import os
 import resource
 import select
 import signal
 import socket
-from collections.abc import Sequence
 
 from belljar.engines.linux import capabilities, kernel
+from belljar.engines.linux.control import receive, send
 
 from . import borrowed
 
@@ -30,7 +28,6 @@ FIRST_DESCRIPTOR = 10
 """What QEMU inherits beyond its standard streams is numbered from here, in the order's order."""
 NOBODY = 65_534
 _PR_SET_PDEATHSIG = 1
-_MOST_DESCRIPTORS = 16
 _HIDDEN = kernel.MS_NOSUID | kernel.MS_NODEV
 _OUT_OF_THE_WAY = 200
 
@@ -38,13 +35,13 @@ _OUT_OF_THE_WAY = 200
 def live(descriptor: int) -> None:
     """Never returns."""
     control = socket.socket(fileno=descriptor)
-    configuration, (owner,) = _receive(control)
+    configuration, (owner,) = receive(control)
     try:
         _enter_walls(configuration)
     except BaseException as error:
-        _send(control, {"error": f"{type(error).__name__}: {error}"})
+        send(control, {"error": f"{type(error).__name__}: {error}"})
         os._exit(1)
-    _send(control, {"ready": True})
+    send(control, {"ready": True})
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     asking: dict[int, int] = {}
@@ -66,7 +63,7 @@ def live(descriptor: int) -> None:
 
 def _answer(control: socket.socket) -> tuple[int, int] | None:
     """Starts one QEMU. Returns where it will ask for its memory, and that memory."""
-    order, passed = _receive(control)
+    order, passed = receive(control)
     asking = None
     try:
         asker, answerer = socket.socketpair()
@@ -78,11 +75,11 @@ def _answer(control: socket.socket) -> tuple[int, int] | None:
             try:
                 if order["lend"]:
                     asking = borrowed.listener(asker), os.dup(passed[1])
-                _send(control, {}, [pidfd])
+                send(control, {}, [pidfd])
             finally:
                 os.close(pidfd)
     except OSError as error:
-        _send(control, {"error": str(error)})
+        send(control, {"error": str(error)})
     finally:
         for descriptor in passed:
             os.close(descriptor)
@@ -217,20 +214,3 @@ def _give_up(uid: int) -> None:
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     # The change of ids cleared it.
     kernel.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-# -- messages --------------------------------------------------------------------------------------
-
-
-def _send(
-    control: socket.socket, content: dict[str, object], descriptors: Sequence[int] = ()
-) -> None:
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-    control.sendmsg([json.dumps(content).encode()], rights if descriptors else [])
-
-
-def _receive(control: socket.socket) -> tuple[dict, list[int]]:  # type: ignore[type-arg]
-    data, descriptors, _, _ = socket.recv_fds(control, 65536, _MOST_DESCRIPTORS)
-    if not data:
-        os._exit(0)
-    return json.loads(data), descriptors

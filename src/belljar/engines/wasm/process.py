@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import os
 import signal
 import socket
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
+from belljar.engines.linux.answer import answer
+from belljar.engines.linux.control import send
 from belljar.errors import EngineError, EngineUnavailable
 from belljar.runtimes.interpreter import base_interpreter
 
-from . import messages, runtimes
+from . import runtimes
 from .runtimes import Runtime
 
 START_S = 60.0
@@ -56,7 +56,7 @@ class Zygote:
         control, process, complaints = _launch(runtime, module)
         try:
             async with asyncio.timeout(START_S):
-                born, _ = await _receive(control)
+                born, _ = await answer(control)
             if "ready" not in born:
                 raise EngineError(str(born.get("error", "it ended without a word")))
         except BaseException as error:
@@ -84,8 +84,8 @@ class Zygote:
         async with self._turn:
             try:
                 with stream:
-                    messages.send(self._control, order, [stream.fileno()])
-                reply, handles = await _receive(self._control)
+                    send(self._control, order, [stream.fileno()])
+                reply, handles = await answer(self._control)
             except (OSError, EngineError) as error:
                 code = getattr(error, "errno", None)
                 if code not in (errno.ETOOMANYREFS, errno.EMFILE, errno.ENFILE):
@@ -140,7 +140,7 @@ def _launch(runtime: Runtime, module: Path) -> tuple[socket.socket, subprocess.P
             )
         ours.setblocking(False)
         ours.send(_BOOT.format(paths=paths, control=control).encode())
-        messages.send(ours, configuration, [owner])
+        send(ours, configuration, [owner])
     except OSError as error:
         ours.close()
         os.close(complaints)
@@ -148,24 +148,3 @@ def _launch(runtime: Runtime, module: Path) -> tuple[socket.socket, subprocess.P
     finally:
         os.close(owner)
     return ours, process, complaints
-
-
-async def _receive(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    loop = asyncio.get_running_loop()
-    arrived = loop.create_future()
-
-    def readable() -> None:
-        if not arrived.done():
-            arrived.set_result(None)
-
-    loop.add_reader(control, readable)
-    try:
-        await arrived
-    finally:
-        loop.remove_reader(control)
-    data, handles, _, _ = socket.recv_fds(control, messages.MOST_BYTES, 1)
-    for handle in handles:
-        os.set_inheritable(handle, False)
-    if not data:
-        raise EngineError("the zygote closed its end")
-    return json.loads(data), handles

@@ -26,8 +26,9 @@ from typing import Any
 import wasmtime
 
 from belljar.engines.linux import kernel
+from belljar.engines.linux.control import receive, send
 
-from . import compiled, confine, messages
+from . import compiled, confine
 from .wasi import abi, calls, files
 from .wasi.memory import Memory
 from .worker import Worker
@@ -36,12 +37,12 @@ from .worker import Worker
 def boot(descriptor: int) -> None:
     """Never returns."""
     control = socket.socket(fileno=descriptor)
-    configuration, (owner,) = messages.receive(control)
+    configuration, (owner,) = receive(control)
     try:
         zygote = Zygote(control, owner, configuration)
         zygote.load()
     except BaseException as error:
-        messages.send(control, {"error": f"{type(error).__name__}: {error}"})
+        send(control, {"error": f"{type(error).__name__}: {error}"})
         os._exit(1)
     zygote.run()
 
@@ -87,7 +88,7 @@ class Zygote:
             runtime.start()
         except BaseException as error:
             if self.worker is None:
-                messages.send(self._control, {"error": f"{type(error).__name__}: {error}"})
+                send(self._control, {"error": f"{type(error).__name__}: {error}"})
                 os._exit(1)
             self._broke_off(self.worker, error)
         os._exit(1)
@@ -120,7 +121,7 @@ class Zygote:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         ready = {"identity": self._identity, "memory_bytes": self.memory.data_len(self.store)}
-        messages.send(self._control, {"ready": ready})
+        send(self._control, {"ready": ready})
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._owner, select.POLLIN)
@@ -134,15 +135,15 @@ class Zygote:
                     return order
 
     def _answer(self) -> tuple[dict[str, Any], int]:
-        order, (stream,) = messages.receive(self._control)
+        order, (stream,) = receive(self._control)
         try:
             pid, pidfd = kernel.clone3(0, pidfd=True)
         except OSError as error:
-            messages.send(self._control, {"error": str(error)})
+            send(self._control, {"error": str(error)})
         else:
             if pid == 0:
                 return order, stream
-            messages.send(self._control, {}, [pidfd])
+            send(self._control, {}, [pidfd])
             os.close(pidfd)
         os.close(stream)
         return {}, -1
