@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from belljar.engines.base import Capabilities, Control, Ground
-from belljar.engines.linux import root
+from belljar.engines.linux import cgroups, root
 from belljar.engines.making import Making
 from belljar.errors import BelljarError, EngineError, EngineUnavailable
 from belljar.model import GIB, Limits
@@ -53,7 +53,7 @@ class GvisorEngine:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.interpreter = base_interpreter()
-        self._hierarchy = groups.claim()
+        self._hierarchy = cgroups.claim_ours()
         self._runsc: Runsc | None = None
         self._folder: folder.Folder | None = None
         self._roots: dict[str, Root] = {}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import os
 import secrets
 
 from belljar.engines.linux import cgroups
-from belljar.errors import EngineError
 from belljar.model import MIB, Limits
 
 OVERHEAD_BYTES = 192 * MIB
@@ -19,45 +17,26 @@ the whole sandbox away; but what it costs the host may not be much more."""
 HOST_TASKS = 128
 TASKS_PER_PROCESS = 12
 """A process inside is two tasks outside with systrap, and up to nine with ptrace."""
-
-
-def claim() -> cgroups.Hierarchy | None:
-    """A place for groups, cleared of what a dead Belljar left; None if there is none here."""
-    found = cgroups.detect()
-    if isinstance(found, cgroups.Absent):
-        return None
-    try:
-        found.claim()
-    except EngineError:
-        return None
-    cgroups.sweep(found)
-    return found
+PAUSES_S = (0, 0.001, 0.005, 0.02, 0.05, 0.2, 1.0)
+"""Between attempts to remove a group."""
 
 
 def create(hierarchy: cgroups.Hierarchy, limits: Limits) -> cgroups.Group:
-    group = cgroups.Group.create(hierarchy, secrets.token_hex(8))
-    try:
-        apply(group, limits)
-    except BaseException:
-        group.remove()
-        raise
-    return group
+    outside, reserve = _outside(limits, held_bytes=0)
+    return cgroups.limited(hierarchy, outside, reserve=reserve)
 
 
-def apply(group: cgroups.Group, limits: Limits, *, held_bytes: int = 0) -> None:
+def apply(group: cgroups.Group, limits: Limits, *, held_bytes: int) -> None:
     """`held_bytes`: what the sandbox holds while it waits, if that is known."""
+    outside, reserve = _outside(limits, held_bytes=held_bytes)
+    group.apply(outside, reserve=reserve)
+
+
+def _outside(limits: Limits, *, held_bytes: int) -> tuple[Limits, int]:
+    """What the host lets gVisor have for a sandbox with these limits, and how many tasks more."""
     own = held_bytes + int(SLACK * limits.memory_bytes) if held_bytes else OVERHEAD_BYTES
     outside = dataclasses.replace(limits, memory_bytes=limits.memory_bytes + own)
-    group.apply(outside, reserve=HOST_TASKS + (TASKS_PER_PROCESS - 1) * limits.processes)
-
-
-async def removed(group: cgroups.Group) -> None:
-    """A group can go once its last process has left the kernel; what is left is swept later."""
-    for pause_s in (0, 0.001, 0.005, 0.02, 0.05, 0.2, 1.0):
-        await asyncio.sleep(pause_s)
-        if group.remove():
-            return
-        group.kill()
+    return outside, HOST_TASKS + (TASKS_PER_PROCESS - 1) * limits.processes
 
 
 def cores(cpus: float) -> list[int]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from belljar.engines.base import Inside, Seen
 from belljar.engines.linux import cgroups
+from belljar.engines.linux.cgroups.removal import removed
 from belljar.engines.linux.pidfd import exited, kill
 from belljar.engines.making import DestroyedOnce
 from belljar.model import Limits, Usage
@@ -97,7 +98,7 @@ class GvisorWall(DestroyedOnce):
                 with contextlib.suppress(ChildProcessError):  # ours only if orphans come to us
                     os.waitpid(self._pid, os.WNOHANG)
             if self._group:
-                await groups.removed(self._group)
+                await removed(self._group, pauses_s=groups.PAUSES_S)
             await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
         finally:
             self._gone(self)

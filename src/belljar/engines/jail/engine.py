@@ -13,6 +13,7 @@ from pathlib import Path
 
 from belljar.engines.base import Branch, Capabilities, Control, Ground, Inside, Seen, Wall
 from belljar.engines.linux import cgroups
+from belljar.engines.linux.cgroups.removal import removed
 from belljar.engines.linux.pidfd import exited, kill
 from belljar.engines.making import DestroyedOnce, Making
 from belljar.errors import EngineError, EngineUnavailable
@@ -49,7 +50,7 @@ class JailEngine:
         self._making = Making[JailWall]()
         _room_for_descriptors()
         begun = launch.take()
-        self._hierarchy = begun.hierarchy if begun else launch.claim_cgroups()
+        self._hierarchy = begun.hierarchy if begun else cgroups.claim_ours()
         self._launched = {begun.launched.ground.key: begun.launched} if begun else {}
         self.interpreter = base_interpreter()
 
@@ -147,13 +148,7 @@ class JailEngine:
     def _group(self, limits: Limits) -> cgroups.Group | None:
         if not self._hierarchy:
             return None
-        group = cgroups.Group.create(self._hierarchy, os.urandom(8).hex())
-        try:
-            group.apply(limits, reserve=AGENT_PROCESSES)
-        except BaseException:
-            group.remove()
-            raise
-        return group
+        return cgroups.limited(self._hierarchy, limits, reserve=AGENT_PROCESSES)
 
     async def close(self) -> None:
         await self._making.settled()
@@ -297,19 +292,10 @@ class JailWall(DestroyedOnce):
             os.close(self._pidfd)
             self._pidfd = -1
             if self._group:
-                await _removed(self._group)
+                await removed(self._group)
         finally:
             self._engine._ids.discard(self._index)
             self._engine._walls.discard(self)
-
-
-async def _removed(group: cgroups.Group) -> None:
-    """A group can go once its last process has left the kernel; what is left is swept later."""
-    for pause_s in (0, 0.001, 0.01, 0.05, 0.2, 1.0):
-        await asyncio.sleep(pause_s)
-        if group.remove():
-            return
-        group.kill()
 
 
 def _room_for_descriptors() -> None:

@@ -126,25 +126,6 @@ def _configuration(ground: Ground, ids: userns.IdMap, *, cgroups: bool) -> dict[
     }
 
 
-# -- our place among the cgroups -------------------------------------------------------------------
-
-
-def claim_cgroups() -> cgroups.Hierarchy | None:
-    """Ours, cleared of what a dead Belljar left; None if there is none.
-
-    Before the first child is started: see `Hierarchy.step_aside`.
-    """
-    found = cgroups.detect()
-    if isinstance(found, cgroups.Absent):
-        return None
-    try:
-        found.claim()
-    except EngineError:
-        return None
-    cgroups.sweep(found)
-    return found
-
-
 # -- ahead of time ---------------------------------------------------------------------------------
 
 
@@ -159,7 +140,7 @@ _ahead: Ahead | None = None
 def begin(ground: Ground) -> None:
     """Launches a zygote for the engine that this process is about to make."""
     global _ahead
-    hierarchy = claim_cgroups()
+    hierarchy = cgroups.claim_ours()
     _ahead = Ahead(hierarchy, launch(ground, cgroups=hierarchy is not None))
 
 

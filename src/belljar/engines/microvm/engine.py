@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-import secrets
 import socket
 import subprocess
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from belljar.engines.base import Capabilities, Control, Ground, Inside, Seen
 from belljar.engines.linux import cgroups
+from belljar.engines.linux.cgroups.removal import removed
 from belljar.engines.linux.pidfd import exited, kill
 from belljar.engines.making import DestroyedOnce, Making
 from belljar.errors import EngineError, EngineUnavailable, LimitExceeded
@@ -49,7 +49,7 @@ class MicrovmEngine:
         self._kind: asyncio.Task[machine.Machine] | None = None
         self._walls: set[MicrovmWall] = set()
         self._making = Making[MicrovmWall]()
-        self._hierarchy = _claim_cgroups()
+        self._hierarchy = cgroups.claim_ours()
 
     def controls(self) -> list[Control]:
         from . import checks
@@ -125,13 +125,7 @@ class MicrovmEngine:
     def _group(self, limits: Limits) -> cgroups.Group | None:
         if not self._hierarchy:
             return None
-        group = cgroups.Group.create(self._hierarchy, secrets.token_hex(8))
-        try:
-            group.apply(_around(limits), reserve=0)
-        except BaseException:
-            group.remove()
-            raise
-        return group
+        return cgroups.limited(self._hierarchy, _around(limits), reserve=0)
 
     async def close(self) -> None:
         await self._making.settled()
@@ -314,7 +308,7 @@ class MicrovmWall(DestroyedOnce):
             os.close(self._pidfd)
             self._pidfd = -1
             if self._group:
-                await _removed(self._group)
+                await removed(self._group)
         finally:
             self._engine._walls.discard(self)
 
@@ -327,28 +321,6 @@ def _around(limits: Limits) -> Limits:
         processes=QEMU_PROCESSES,
         cpus=limits.cpus + OVERHEAD_CPUS,
     )
-
-
-async def _removed(group: cgroups.Group) -> None:
-    """A group can go once its last thread has left the kernel; what is left is swept later."""
-    for pause_s in (0, 0.001, 0.01, 0.05, 0.2, 1.0):
-        await asyncio.sleep(pause_s)
-        if group.remove():
-            return
-        group.kill()
-
-
-def _claim_cgroups() -> cgroups.Hierarchy | None:
-    """Ours, cleared of what a dead Belljar left; before the first child is started."""
-    found = cgroups.detect()
-    if isinstance(found, cgroups.Absent):
-        return None
-    try:
-        found.claim()
-    except EngineError:
-        return None
-    cgroups.sweep(found)
-    return found
 
 
 def qemu_version(program: str) -> str:

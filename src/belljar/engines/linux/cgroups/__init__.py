@@ -15,5 +15,6 @@ from .find import Absent, detect
 from .group import Group
 from .hierarchy import Hierarchy
 from .leftovers import sweep
+from .ours import claim_ours, limited
 
-__all__ = ["Absent", "Group", "Hierarchy", "detect", "sweep"]
+__all__ = ["Absent", "Group", "Hierarchy", "claim_ours", "detect", "limited", "sweep"]
