@@ -1,6 +1,8 @@
 """The docker engine beside docker-py: the same image, the same hardening, in the same run.
 
-Docker here means the daemon that DOCKER_HOST names, or the usual socket."""
+Docker here means the daemon that DOCKER_HOST names, or the usual socket.
+`python -m bench --only walls --wall docker` measures these alone.
+"""
 
 from __future__ import annotations
 
@@ -90,28 +92,3 @@ def docker_py(settings: Settings) -> Callable[[], None]:
             raise RuntimeError("docker-py: not what was printed")
 
     return once
-
-
-def main() -> None:
-    """`python -m bench.docker`: these three alone."""
-    import sys
-
-    from bench.timing import in_turns, percentile
-
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    runtime = sys.argv[2] if len(sys.argv) > 2 else ""
-    pooled = Belljar(Settings(docker_runtime=runtime))
-    unpooled = Belljar(Settings(docker_runtime=runtime, pool_size=0))
-    with pooled, unpooled:
-        taking = contenders(pooled, unpooled)
-        present = [item for item in taking if isinstance(item, Contender)]
-        in_turns(present, range(rounds))
-    plain = next((item for item in present if item.name == PLAIN), None)
-    for item in present:
-        middle = percentile(item.samples_ms, 50)
-        ratio = f"{middle / percentile(plain.samples_ms, 50):.3f}" if plain else "-"
-        print(f"{item.name:28} p50 {middle:7.1f} ms  × {ratio}  failures {len(item.failures)}")
-
-
-if __name__ == "__main__":
-    main()

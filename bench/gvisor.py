@@ -1,19 +1,18 @@
 """The gvisor engine beside `runsc do`: the same program, platform and interpreter, in the same run.
 
-`python -m bench.gvisor [rounds]` measures these alone.
+`python -m bench --only walls --wall gvisor` measures these alone.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 
-from belljar import Belljar, Settings
+from belljar import Belljar
 from belljar.engines import registry
 from belljar.engines.gvisor import runsc
 from bench.contenders import BASE, command, interpreter
-from bench.timing import Absent, Contender, in_turns, percentile
+from bench.timing import Absent, Contender
 
 GROUP = "gvisor"
 PLAIN = "runsc do python3"
@@ -51,24 +50,3 @@ def _in(jar: Belljar) -> Callable[[], None]:
             raise RuntimeError(f"{result.status}: {result.stderr[-200:]}")
 
     return once
-
-
-def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    with Belljar(Settings(pool_size=1)) as pooled, Belljar(Settings(pool_size=0)) as unpooled:
-        taking = contenders(pooled, unpooled)
-        present = [item for item in taking if isinstance(item, Contender)]
-        in_turns(present, range(rounds))
-    for absent in (item for item in taking if isinstance(item, Absent)):
-        print(f"{absent.name:28} {absent.why}")
-    for item in present:
-        if not item.samples_ms:
-            print(f"{item.name:28} {item.failures[0] if item.failures else 'no samples'}")
-            continue
-        middle = percentile(item.samples_ms, 50)
-        ratio = middle / percentile(present[0].samples_ms, 50)
-        print(f"{item.name:28} p50 {middle:7.1f} ms  × {ratio:.3f}  failures {len(item.failures)}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,12 +1,11 @@
 """Who takes part for microVMs: plain QEMU with the same kernel and root, and Belljar's `microvm`.
 
-`python -m bench.microvm` measures these alone.
+`python -m bench --only walls --wall microvm` measures these alone.
 """
 
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 
@@ -15,7 +14,7 @@ from belljar.engines import registry
 from belljar.engines.microvm import accelerator, available, clock, image
 from belljar.engines.microvm.contents import INTERPRETER
 from bench.contenders import BASE, REST_S
-from bench.timing import Absent, Contender, in_turns, percentile
+from bench.timing import Absent, Contender
 
 GROUP = "microvm"
 COLD = "qemu, cold boot"
@@ -88,23 +87,3 @@ def _in_jar(jar: Belljar) -> Callable[[], None]:
 def _refill(jar: Belljar) -> None:
     jar.warm("base", 1, engine="microvm")
     time.sleep(REST_S)
-
-
-def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    with Belljar(Settings(pool_size=1)) as pooled, Belljar(Settings(pool_size=0)) as unpooled:
-        taking = contenders(pooled, unpooled)
-        present = [item for item in taking if isinstance(item, Contender)]
-        in_turns(present, range(rounds))
-    for item in taking:
-        if isinstance(item, Absent):
-            print(f"{item.name:28} {item.why}")
-            continue
-        middle, worst = percentile(item.samples_ms, 50), percentile(item.samples_ms, 95)
-        print(
-            f"{item.name:28} p50 {middle:8.1f} ms  p95 {worst:8.1f} ms  {item.failures[:1] or ''}"
-        )
-
-
-if __name__ == "__main__":
-    main()

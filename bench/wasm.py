@@ -1,6 +1,6 @@
 """Who takes part for WebAssembly: plain wasmtime with the same CPython, and Belljar's `wasm`.
 
-`python -m bench.wasm` measures these alone.
+`python -m bench --only walls --wall wasm` measures these alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from belljar import Belljar, Settings
 from belljar.engines import registry
 from belljar.engines.wasm import compiled, fetch, runtimes
 from bench.contenders import BASE, REST_S, command
-from bench.timing import Absent, Contender, in_turns, percentile
+from bench.timing import Absent, Contender
 
 GROUP = "wasm"
 
@@ -122,23 +122,3 @@ def _in_jar(jar: Belljar) -> Callable[[], None]:
 def _refill(jar: Belljar) -> None:
     jar.warm("base", jar.settings.pool_size, engine="wasm")
     time.sleep(REST_S)
-
-
-def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 50
-    with Belljar(Settings()) as pooled, Belljar(Settings(pool_size=0)) as unpooled:
-        taking = contenders(pooled, unpooled)
-        present = [item for item in taking if isinstance(item, Contender)]
-        in_turns(present, range(rounds))
-    for item in taking:
-        if isinstance(item, Absent):
-            print(f"{item.name:28} {item.why}")
-            continue
-        middle, worst = percentile(item.samples_ms, 50), percentile(item.samples_ms, 95)
-        print(
-            f"{item.name:28} p50 {middle:8.1f} ms  p95 {worst:8.1f} ms  {item.failures[:1] or ''}"
-        )
-
-
-if __name__ == "__main__":
-    main()
