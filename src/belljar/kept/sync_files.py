@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Iterator
 from types import TracebackType
-from typing import Literal, TypeVar, overload
+from typing import Literal, Self, TypeVar, overload
 
 from belljar.kept.content import Reader, Writer
 from belljar.kept.entries import FileChange, FileInfo
@@ -102,20 +102,15 @@ class SyncFiles:
         return self._portal.call(self._files.download(path, local_path, most_bytes=most_bytes))
 
 
-class SyncReader:
-    """`with files.open(path) as reader: for piece in reader: …`"""
+class _Opened:
+    """A file that is open while its `with` lasts."""
 
-    def __init__(self, reader: Reader, portal: Portal) -> None:
-        self._reader = reader
+    def __init__(self, opened: Reader | Writer, portal: Portal) -> None:
+        self._opened = opened
         self._portal = portal
 
-    @property
-    def size(self) -> int:
-        """When it was opened, by the guest's word."""
-        return self._reader.size
-
-    def __enter__(self) -> SyncReader:
-        self._portal.call(self._reader.__aenter__())
+    def __enter__(self) -> Self:
+        self._portal.call(self._opened.__aenter__())
         return self
 
     def __exit__(
@@ -124,7 +119,20 @@ class SyncReader:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._portal.call(self._reader.__aexit__(kind, error, trace))
+        self._portal.call(self._opened.__aexit__(kind, error, trace))
+
+
+class SyncReader(_Opened):
+    """`with files.open(path) as reader: for piece in reader: …`"""
+
+    def __init__(self, reader: Reader, portal: Portal) -> None:
+        super().__init__(reader, portal)
+        self._reader = reader
+
+    @property
+    def size(self) -> int:
+        """When it was opened, by the guest's word."""
+        return self._reader.size
 
     def __iter__(self) -> SyncReader:
         return self
@@ -140,28 +148,16 @@ class SyncReader:
         return self._portal.call(self._reader.read(most_bytes))
 
 
-class SyncWriter:
+class SyncWriter(_Opened):
     """`with files.open(path, "wb") as writer: writer.write(data)`"""
 
     def __init__(self, writer: Writer, portal: Portal) -> None:
+        super().__init__(writer, portal)
         self._writer = writer
-        self._portal = portal
 
     @property
     def written(self) -> int:
         return self._writer.written
-
-    def __enter__(self) -> SyncWriter:
-        self._portal.call(self._writer.__aenter__())
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._portal.call(self._writer.__aexit__(kind, error, trace))
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Waits while the sandbox is slower; a full disk is told within the next few MB."""
