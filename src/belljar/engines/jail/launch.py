@@ -22,7 +22,12 @@ from belljar.runtimes.interpreter import base_interpreter
 
 from . import userns
 
-ZYGOTE_VARIABLES = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/tmp"}
+ZYGOTE_VARIABLES = {
+    "PATH": "/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "HOME": "/tmp",
+    "LD_BIND_NOW": "1",  # once in the zygote, not at each function's first use in every sandbox
+}
 """The zygote's whole environment; /proc/self/environ shows it to every sandbox."""
 PACKAGE_ROOT = str(Path(__file__).resolve().parents[3])
 # Every sandbox can read its own command line, which is the zygote's: no path of the host in it.
