@@ -13,7 +13,7 @@ STAMP := $(VENV)/.installed
 # Where built environments are, so that tests of them need not build them once more.
 ENVIRONMENTS_HOME := $(or $(BELLJAR_HOME),$(or $(XDG_DATA_HOME),$(HOME)/.local/share)/belljar)
 
-.PHONY: help run test setup check environments test-user bench compat prove clean
+.PHONY: help run test test-all setup check environments test-user bench compat prove clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -21,11 +21,15 @@ help:  ## this list
 run: setup  ## run sample code in a sandbox and show the result
 	$(BIN)/belljar run examples/hello.py --output .sample-output
 
-test: setup environments  ## all checks and tests, as this user and (if root) as an ordinary user too
+TESTS := not slow
+test-all: TESTS :=
+test-all: test  ## as test, with the tests that take long
+
+test: setup environments  ## all checks, and tests as this user and (if root) as an ordinary user too
 	$(MAKE) --no-print-directory check
 	@engines="$$(mktemp -d)"; trap 'tests/engines_up.sh down "$$engines"' EXIT; \
 	started="$$(tests/engines_up.sh up "$$engines")" && eval "$$started" && \
-	BELLJAR_TEST_HOME=$(ENVIRONMENTS_HOME) $(BIN)/python -m pytest
+	BELLJAR_TEST_HOME=$(ENVIRONMENTS_HOME) $(BIN)/python -m pytest -m "$(TESTS)"
 	@if [ "$$(id -u)" = 0 ]; then $(MAKE) --no-print-directory test-user; fi
 
 setup: $(STAMP)  ## make .venv with the belljar command in it

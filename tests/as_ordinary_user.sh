@@ -66,6 +66,7 @@ if [ $# = 0 ]; then
     set -- tests/conformance/test_jail.py tests/functional tests/security \
         --ignore=tests/functional/test_environments_build.py --ignore=tests/security/test_probes_engines.py \
         --ignore-glob='*test_layers*' --ignore-glob='*test_wasm*' --ignore-glob='*docker*' \
-        --ignore-glob='*gvisor*' --ignore-glob='*microvm*'
+        --ignore-glob='*gvisor*' --ignore-glob='*microvm*' --ignore-glob='*test_programs*' \
+        --ignore-glob='*test_wrong_use*' --ignore-glob='*test_filter*' -m 'not slow'
 fi
 as_user .venv/bin/python -m pytest "$@"

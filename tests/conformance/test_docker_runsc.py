@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from belljar import Settings
 from belljar.testing import EngineConformance
 
 
+@pytest.mark.slow
 class TestDockerRunsc(EngineConformance):
     engine = "docker"
     label = "docker_runsc"

@@ -35,6 +35,8 @@ from belljar.policy.packages import check_packages
 from belljar.runtimes.interpreter import base_interpreter
 from belljar.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 TINY = Environment(name="tiny", packages=("numbers-package",))
 
 

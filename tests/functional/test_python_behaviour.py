@@ -490,7 +490,11 @@ def test_the_environment_holds_what_is_documented_and_nothing_else(jar: Belljar)
         "PATH", "HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "TMPDIR", "LANG",
         "PYTHONDONTWRITEBYTECODE", "MINE",
     }  # fmt: skip
-    assert {entry.partition("=")[0] for entry in executed if entry} <= {"LC_CTYPE", *names}
+    assert {entry.partition("=")[0] for entry in executed if entry} <= {
+        "LC_CTYPE",
+        "LD_BIND_NOW",
+        *names,
+    }
     result = jar.run("import os; print(*sorted(os.environ))", fresh_exec=True, env={"MINE": "1"})
     assert set(result.stdout.split()) - {"LC_CTYPE"} == set(names)
 

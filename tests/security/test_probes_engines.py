@@ -27,7 +27,7 @@ ENGINES = {
     "wasm": ("wasm", Settings()),
 }
 WALLS = {"docker_runsc": ("docker", "gvisor")}
-EVERY = {"docker": 2, "docker_runsc": 8, "gvisor": 4, "microvm": 10, "wasm": 1}
+EVERY = {"docker": 4, "docker_runsc": 16, "gvisor": 8, "microvm": 20, "wasm": 2}
 """Of each boundary every n-th probe, for slow walls: behind an emulated machine all of them take a
 quarter of an hour. `belljar prove --engine all` leaves none out, nor does BELLJAR_ALL_PROBES=1."""
 
