@@ -22,7 +22,10 @@ class Known:
     reason: str
 
 
-_NO_NETLINK = "No netlink sockets (L2): what waits in them is in no memory limit. The interfaces cannot be listed."
+_NO_NETLINK = (
+    "No netlink sockets (L2): what waits in them is in no memory limit."
+    " The interfaces cannot be listed."
+)
 
 KNOWN = (
     Known(suite="go", tests="net TestInterface*", reason=_NO_NETLINK),
