@@ -44,9 +44,14 @@ def qemus() -> set[int]:
         except OSError:
             continue
         found |= {int(line.split()[1]) for line in lines if line.startswith("Pid:")}
-    return {
-        pid for pid in found if pid > 0 and b"qemu" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    }
+    return {pid for pid in found if pid > 0 and b"qemu" in command_line(pid)}
+
+
+def command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has just ended
+        return b""
 
 
 def test_the_kernel_is_its_own(jar: Belljar) -> None:
