@@ -339,7 +339,11 @@ class Sandbox:
         """Checkpoints are processes, too, but not the code's."""
         limits = held.request.limits
         processes = limits.processes + self._options.checkpoints + 2
-        return held.conversation.wall.apply(dataclasses.replace(limits, processes=processes))
+        inside = held.conversation.wall.apply(dataclasses.replace(limits, processes=processes))
+        if inside.watch_memory_bytes:  # nobody watches a kept sandbox: each process has the limit
+            rlimits = {**inside.rlimits, "RLIMIT_DATA": inside.watch_memory_bytes}
+            inside = dataclasses.replace(inside, rlimits=rlimits)
+        return inside
 
     # -- the end ---------------------------------------------------------------------------------
 
