@@ -28,6 +28,8 @@ from belljar.errors import Unavailable
 IMAGES = Path(os.environ.get("BELLJAR_TEST_HOME") or Settings().home)
 TRIES_S = 20.0
 
+pytestmark = pytest.mark.slow
+
 
 class OwnDaemon:
     """A dockerd with everything it keeps in one folder."""
