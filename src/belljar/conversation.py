@@ -17,6 +17,8 @@ from belljar.errors import EngineError, SandboxLost
 from belljar.runtimes.guest import protocol
 
 READY_S = 60.0
+ANSWER_S = 60.0
+"""An agent that takes longer to answer has been brought to a stop by the code: the wall falls."""
 _RECEIVE = 256 * 1024
 
 Receive = Callable[[int, bytes], None]
@@ -48,7 +50,7 @@ class Conversation:
         self.hear: Hear | None = None
         """Gets what concerns no channel."""
         self._loop = asyncio.get_running_loop()
-        self._frames = protocol.Reader(protocol.KEPT_FROM_AGENT)
+        self._frames = protocol.Reader(protocol.KEPT_FROM_AGENT, most=protocol.KEPT_PAYLOAD)
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._ids = itertools.count(1)
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -78,9 +80,11 @@ class Conversation:
         receive: Receive | None = None,
         hear: Hear | None = None,
         descriptors: Sequence[int] = (),
+        within_s: float | None = ANSWER_S,
         **fields: Any,
     ) -> dict[str, Any]:
-        """The agent's answer; Refusal when it says no, SandboxLost when it is gone.
+        """The agent's answer; Refusal when it says no, SandboxLost when it is gone, or does not
+        answer within `within_s` and is therefore ended.
 
         `receive` and `hear` get what arrives on the question's channel until it is answered."""
         if self.lost:
@@ -92,8 +96,13 @@ class Conversation:
             self.listen(number, receive, hear)
         try:
             frame = protocol.message(protocol.ASK, {"id": number, "op": op, **fields})
-            await self._send(frame, descriptors)
-            return await answer
+            async with asyncio.timeout(within_s):
+                await self._send(frame, descriptors)
+                return await answer
+        except TimeoutError:
+            self.wall.kill()
+            self._lose(f"it did not answer within {within_s:g} s")
+            raise SandboxLost(f"the sandbox is gone: {self.lost}") from None
         finally:
             self._asked.pop(number, None)
             answer.cancel()

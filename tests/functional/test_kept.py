@@ -220,3 +220,43 @@ def test_r5_wrong_use_is_refused(jar: belljar.Belljar, box: belljar.Sandbox) -> 
         box.rollback(99)
     with pytest.raises(belljar.Unsupported):
         belljar.Sandbox(jar, engine="wasm").open()
+
+
+def test_s3_a_large_output_arrives_and_a_giant_one_costs_only_itself(box: belljar.Sandbox) -> None:
+    show = (
+        "class Picture:\n"
+        "    def __init__(self, size): self.size = size\n"
+        "    def _repr_png_(self): return b'\\x89PNG' + bytes(self.size)\n"
+    )
+    box.run(show)
+    large = box.run("Picture(3_000_000)")
+    assert len(large.outputs[0].data["image/png"]) == 3_000_004
+    giant = box.run("Picture(11_000_000)")
+    assert "image/png" not in (giant.outputs[0].data if giant.outputs else {})
+    assert box.run("1 + 1").value == "2"
+
+
+def test_l1_code_that_speaks_for_the_interpreter_cannot_hold_the_host_up(
+    jar: belljar.Belljar,
+) -> None:
+    """R1: it says that it is done and never listens again, until the agent cannot talk to it."""
+    liar = (
+        "import socket, threading, time, json\n"
+        "talk = socket.socket(fileno=3)\n"
+        "def lie():\n"
+        "    while True:\n"
+        "        time.sleep(0.05)\n"
+        "        talk.sendall(json.dumps({'done': {'status': 'ok', 'exit_code': 0}}).encode()"
+        " + b'\\n')\n"
+        "threading.Thread(target=lie, daemon=True).start()\n"
+        "while True: time.sleep(1)\n"
+    )
+    started = time.monotonic()
+    with belljar.Sandbox(jar, environment="base", max_runs=100) as box:
+        box.run(liar, timeout_s=5)
+        with pytest.raises(SandboxLost):
+            for _ in range(30):
+                if box.run("#" * 90_000, timeout_s=1).state_kept is False:
+                    box.run("1", timeout_s=1)
+    assert time.monotonic() - started < 120
+    assert jar.run("print(1)").stdout == "1\n"

@@ -111,6 +111,7 @@ class Run:
                 name=f"<run {self.run_id}>",
                 run=self.run_id,
                 output_bytes=self._limits.output_bytes,
+                within_s=None,
             )
         )
         ticking = asyncio.ensure_future(self._tick())
@@ -119,7 +120,7 @@ class Run:
                 await talk.send(self._ask_id, stdin)
             await talk.send(self._ask_id, b"")
             timed_out = await self._wait(asked)
-            told = await asked
+            told = await _told(asked, timed_out=timed_out)
         except Refusal as refusal:
             raise SandboxLost(f"the state of this sandbox is lost: {refusal}") from None
         except asyncio.CancelledError:
@@ -154,10 +155,15 @@ class Run:
         return False
 
     async def _end(self, asked: asyncio.Future[dict[str, Any]], how: str, within_s: float) -> bool:
-        await self._conversation.ask(how)
+        """Through the agent, or, if that does not help, with the whole sandbox."""
+        try:
+            await self._conversation.ask(how, within_s=within_s)
+        except SandboxLost:
+            pass
         await asyncio.wait((asked,), timeout=within_s)
         if not asked.done() and how == "kill":
             self._conversation.wall.kill()
+            await asyncio.wait((asked,), timeout=within_s)
         return asked.done()
 
     async def _tick(self) -> None:
@@ -217,6 +223,16 @@ class Run:
             "lost_outputs": self._lost_outputs,
             "duration_ms": (time.perf_counter() - self._started) * 1000,
         }
+
+
+async def _told(asked: asyncio.Future[dict[str, Any]], *, timed_out: bool) -> dict[str, Any]:
+    """What the agent told of the run; after a time-out its silence is told, too."""
+    try:
+        return await asked
+    except SandboxLost:
+        if not timed_out:
+            raise
+        return {"lost": True, "signal": 9}
 
 
 def judge(told: Mapping[str, Any], *, out_of_memory: bool) -> Status:

@@ -25,6 +25,7 @@ from belljar.policy.variables import check_variables
 
 WhenBusy = Literal["wait", "refuse"]
 WORKSPACE = "/workspace"
+KILL_S = 5.0
 
 
 class Sandbox:
@@ -443,7 +444,7 @@ class _Family:
             await asyncio.gather(*(one.release() for one in reversed(self._parked)))
             return
         try:
-            await held.conversation.ask("kill")
+            await held.conversation.ask("kill", within_s=KILL_S)
         except (SandboxLost, Refusal):
             pass
 

@@ -172,7 +172,10 @@ class Keeper:
         self._send(protocol.message(protocol.ANSWER, {"id": ask_id, **content}))
 
     def event(self, channel: int, **content: Any) -> None:
-        self._send(protocol.message(protocol.EVENT, {"channel": channel, **content}))
+        message = protocol.message(protocol.EVENT, {"channel": channel, **content})
+        if len(message) > protocol.KEPT_PAYLOAD:  # an output; that there was one is still told
+            message = protocol.message(protocol.EVENT, {"channel": channel, "output": None})
+        self._send(message)
 
     def put_out(self, channel: int, stream: int, data: bytes) -> None:
         """Sends soon: a short program's output and its end then reach the host as one."""
@@ -472,7 +475,11 @@ class Keeper:
         if copy is None:
             raise Refused("unknown", "there is no checkpoint before run %s" % run)
         if copy.pid < 0:
-            copy.pid = _greeting(copy.lines)
+            try:
+                copy.pid = _greeting(copy.lines)
+            except Broken:
+                self._drop_checkpoint(run)
+                raise Refused("unknown", "the checkpoint before run %s is gone" % run) from None
         if self._interpreter:
             old, self._interpreter = self._interpreter, None
             for descriptor in (old.lines.descriptor, old.stdout, old.stderr):
@@ -632,8 +639,11 @@ class _Stream:
 
 
 def _greeting(lines: Lines) -> int:
+    """The pid of a copy. It runs what the code made of our own functions, so it may keep silent."""
     while True:
-        for line in lines.fill():
+        if not select.select([lines.descriptor], [], [], FAMILY_S)[0]:
+            raise Broken("no greeting")
+        for line in lines.fill(wait=False):
             pid = line.get("hello")
             if type(pid) is not int or pid <= 1:
                 raise Broken("no greeting")

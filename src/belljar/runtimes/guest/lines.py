@@ -10,7 +10,8 @@ import threading
 
 MAX_LINE = 32 << 20
 _READ = 256 * 1024
-_RIGHTS_BYTES = socket.CMSG_LEN(16 * 4)
+_MOST_DESCRIPTORS = 16
+_RIGHTS_BYTES = socket.CMSG_LEN(_MOST_DESCRIPTORS * 4)
 
 
 class Broken(Exception):
@@ -52,6 +53,8 @@ class Lines:
                 descriptors = array.array("i")
                 descriptors.frombytes(content[: len(content) - len(content) % 4])
                 self._descriptors += descriptors
+        if len(self._descriptors) > _MOST_DESCRIPTORS:
+            raise Broken("descriptors that nobody asked for")
         if not data:
             raise Broken("closed")
         self._buffer += data

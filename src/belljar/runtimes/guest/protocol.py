@@ -52,6 +52,8 @@ FROM_HOST = frozenset((PUT, DATA, RUN, STDIN, STOP))
 FROM_AGENT = frozenset(
     (READY, STDOUT, STDERR, STDOUT_TAIL, STDERR_TAIL, FILE, DATA, END, FAULT, WANT, USED)
 )
+KEPT_PAYLOAD = 12 << 20
+"""One frame of a kept sandbox may be a picture."""
 KEPT_FROM_HOST = frozenset((ASK, TO))
 KEPT_FROM_AGENT = frozenset((READY, FAULT, ANSWER, FROM, EVENT))
 CHANNEL = struct.Struct(">I")
@@ -87,8 +89,9 @@ def unpack(payload: bytes) -> dict:  # type: ignore[type-arg]
 class Reader:
     """Cuts a byte stream into frames. Holds at most one incomplete frame."""
 
-    def __init__(self, accepted: frozenset[int]) -> None:
+    def __init__(self, accepted: frozenset[int], *, most: int = MAX_PAYLOAD) -> None:
         self._accepted = accepted
+        self._most = most
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
@@ -100,9 +103,9 @@ class Reader:
             kind, length = HEADER.unpack_from(buffer, position)
             if kind not in self._accepted:
                 raise BadFrame("a frame of unknown kind %d" % kind)
-            if length > MAX_PAYLOAD:
+            if length > self._most:
                 raise BadFrame(
-                    "a frame of %d bytes; at most %d are accepted" % (length, MAX_PAYLOAD)
+                    "a frame of %d bytes; at most %d are accepted" % (length, self._most)
                 )
             end = position + HEADER.size + length
             if end > len(buffer):
