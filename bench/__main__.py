@@ -20,13 +20,13 @@ from rich.progress import track
 from belljar import Belljar, Settings
 from belljar.environments import catalogue
 from belljar.environments.build import build
-from bench import contenders, load, report, walls
+from bench import contenders, kept, load, report, walls
 from bench.contenders import BASE, DATA, Code
 from bench.timing import Absent, Contender, in_turns, percentile
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 CALLERS = (1, 2, 8, 50)
-PARTS = ("latency", "load", "footprint", "walls")
+PARTS = ("latency", "load", "footprint", "walls", "kept")
 
 
 def arguments() -> argparse.Namespace:
@@ -67,6 +67,9 @@ def main() -> None:
         "footprint": footprint(chosen, codes) if "footprint" in chosen.only else {},
         "walls": walls.measure(chosen.wall, rounds=chosen.wall_rounds)
         if "walls" in chosen.only
+        else {},
+        "kept": kept.measure(rounds=chosen.rounds, packages=data_packages())
+        if "kept" in chosen.only and not chosen.skip_data
         else {},
     }
     report.show(numbers, console)

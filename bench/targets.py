@@ -73,6 +73,15 @@ def _load(group: str, callers: int, field: str) -> Callable[[Numbers], float]:
     return measure
 
 
+def _kept(part: str, field: str, *, per: float = 1.0) -> Callable[[Numbers], float]:
+    return lambda numbers: float(numbers["kept"][part][field] / per)
+
+
+def _ten_steps(numbers: Numbers) -> float:
+    taken = numbers["kept"]["analysis"]
+    return float(taken["kept_ms"] / taken["bare_ms"])
+
+
 def _idle_mib(numbers: Numbers) -> float:
     idle = numbers["footprint"]["base"]["idle"]
     if idle["inside"]["unreadable"]:
@@ -126,4 +135,26 @@ TARGETS = (
         most=0.5,
         measure=_wall("wasm", "belljar wasm, pool off", "wasmtime, compiling"),
     ),
+    Target(text="kept: ms of 1 + 1, p50", most=2, measure=_kept("step", "p50_ms")),
+    Target(
+        text="kept: ten steps of an analysis to ten bare processes",
+        most=0.1,
+        measure=lambda n: float(
+            n["kept"]["analysis"]["kept_ms"] / n["kept"]["analysis"]["bare_ms"]
+        ),
+    ),
+    Target(
+        text="kept: ms until a branch of a 200 MB frame answers, p50",
+        most=60,
+        measure=_kept("branching", "fork_p50_ms"),
+    ),
+    Target(
+        text="kept: ms of a rollback, p50", most=60, measure=_kept("branching", "rollback_p50_ms")
+    ),
+    Target(
+        text="kept: MB that 20 branches of it add",
+        most=400,
+        measure=_kept("branching", "branches_added_bytes", per=1e6),
+    ),
+    Target(text="kept: data sandboxes alive", least=200, measure=_kept("many", "alive")),
 )
