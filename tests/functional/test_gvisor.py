@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +16,7 @@ import belljar
 from belljar.engines.base import Ground
 from belljar.engines.gvisor import available
 from belljar.engines.gvisor.engine import GvisorEngine
-from belljar.errors import EngineUnavailable
+from belljar.errors import EngineError, EngineUnavailable
 from belljar.model import MIB, Limits
 from belljar.sandbox import Order, Outcome, Sandbox
 
@@ -183,3 +184,47 @@ def _users(folder: Path) -> list[str]:
         except OSError:
             continue
     return [pid for pid in found if pid != str(os.getpid())]
+
+
+STAND_IN = """#!/bin/sh
+# Fails as gVisor's kernel does when it ends while it starts, so often as `left` has lines.
+case " $* " in *" --detach "*)
+    if [ -s "$0.left" ]; then
+        sed -i 1d "$0.left"
+        echo "running container: creating container: cannot create sandbox: {why}" >&2
+        exit 128
+    fi ;;
+esac
+exec {real} "$@"
+"""
+ENDED = "cannot read client sync file: waiting for sandbox to start: EOF"
+
+
+@pytest.mark.parametrize(
+    ("why", "failures", "works"), [(ENDED, 2, True), (ENDED, 3, False), ("no room", 1, False)]
+)
+def test_a_start_that_ended_early_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, why: str, failures: int, works: bool
+) -> None:
+    """Twice, if nothing inside can have begun; any other failure is told at once."""
+    stand_in = tmp_path / "runsc"
+    stand_in.write_text(STAND_IN.format(why=why, real=shutil.which("runsc")))
+    stand_in.chmod(0o755)
+    (tmp_path / "runsc.left").write_text("again\n" * failures)
+    settings = belljar.Settings(home=tmp_path / "home", gvisor_runsc=str(stand_in))
+
+    async def drive() -> Outcome:
+        engine = GvisorEngine(settings)
+        try:
+            return await run(engine, "print('well')", waiting=False, limits=Limits(timeout_s=60))
+        finally:
+            await engine.close()
+
+    if works:
+        assert asyncio.run(drive()).stdout == b"well\n"
+    else:
+        with pytest.raises(EngineError, match=why):
+            asyncio.run(drive())
+    again = [record for record in caplog.records if "started again" in record.message]
+    assert len(again) == (min(failures, 2) if why == ENDED else 0)
+    assert not list((tmp_path / "home").rglob("config.json"))

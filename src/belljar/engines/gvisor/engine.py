@@ -33,6 +33,8 @@ log = logging.getLogger("belljar")
 PACKAGE = Path(__file__).resolve().parents[2]
 WARM_S = 180.0
 """How long the imports of an environment may take before its snapshot."""
+STARTS = 3
+"""How often a sandbox is tried to be started."""
 
 
 _WARMING = Limits(memory_bytes=4 * GIB, cpus=64.0, processes=4096)
@@ -106,7 +108,19 @@ class GvisorEngine:
     async def _start(
         self, runsc: Runsc, ground: Ground, limits: Limits, *, image: Path | None
     ) -> GvisorWall:
-        """A sandbox whose agent waits for its first word: a copy of the snapshot, or a new one."""
+        """A sandbox whose agent waits for its first word: a copy of the snapshot, or a new one.
+
+        Once in thousands gVisor's kernel ends while it starts. No code has run then."""
+        for _ in range(STARTS - 1):
+            try:
+                return await self._start_once(runsc, ground, limits, image=image)
+            except start.EndedEarly as error:
+                log.warning("a sandbox is started again: %s", error.message)
+        return await self._start_once(runsc, ground, limits, image=image)
+
+    async def _start_once(
+        self, runsc: Runsc, ground: Ground, limits: Limits, *, image: Path | None
+    ) -> GvisorWall:
         isolation = self._isolation(runsc)
         self._check_required(isolation)
         made = await self._root(ground)

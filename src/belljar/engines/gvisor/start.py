@@ -20,6 +20,11 @@ _ENTER = (
     ' shift; exec "$@"'
 )
 HINT = "belljar doctor says what gVisor needs here"
+_ENDED_EARLY = "waiting for sandbox to start: EOF"
+
+
+class EndedEarly(EngineError):
+    """gVisor's kernel ended before it was there: nothing inside has begun."""
 
 
 async def call(
@@ -70,4 +75,5 @@ async def call(
             raise
         if status:
             said = os.pread(complaints, 4000, 0).decode("utf-8", "replace").strip()
-            raise EngineError(f"{what}: runsc failed ({status}): {said[-1000:]}", hint=HINT)
+            kind = EndedEarly if said.endswith(_ENDED_EARLY) else EngineError
+            raise kind(f"{what}: runsc failed ({status}): {said[-1000:]}", hint=HINT)
