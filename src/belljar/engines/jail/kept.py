@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from belljar.runtimes.guest import forking, interpreter, keeper, protocol, runner
+from belljar.runtimes.guest import forking, hostlink, interpreter, keeper, protocol, runner
 
 from . import contain
 
@@ -49,9 +49,9 @@ def _processes(sandbox: contain.Sandbox, stream: int) -> forking.Waiting | None:
     )
     try:
         if branch:
-            kept.offer(_FAMILY)
+            kept.branches.offer(_FAMILY)
         kept.loop()
-    except keeper.HostGone:
+    except hostlink.HostGone:
         pass
     except keeper.Become as become:
         return None if become.interpreter else become.waiting

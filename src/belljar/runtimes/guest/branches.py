@@ -1,0 +1,125 @@
+"""A copy of a kept sandbox's state moves into a new one: both keepers' sides of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+from typing import TYPE_CHECKING
+
+from . import protocol
+from .files import Refused
+from .lines import Broken, Lines
+from .processes import send_signal
+from .snapshots import Snapshots
+from .states import State, greeting
+
+if TYPE_CHECKING:
+    from .keeper import Keeper
+
+FAMILY_S = 10.0
+"""How long the two keepers of a fork wait for each other."""
+_NAMESPACES = ("user", "mnt", "ipc", "uts", "cgroup", "pid")
+_NO_STORE = -1
+
+
+class Branches:
+    def __init__(self, keeper: Keeper, snapshots: Snapshots, store: int = _NO_STORE) -> None:
+        self._keeper = keeper
+        self._snapshots = snapshots
+        self._store = store
+        self._family = -1
+
+    def ask_fork(self, ask: dict) -> dict:  # type: ignore[type-arg]
+        """Comes with a socket to the keeper of the new sandbox and the entrances to its cgroup."""
+        family, *entrances = self._keeper.host.take(1 + ask["entrances"])
+        passed = [family, *entrances]
+        runs = self._keeper.runs
+        try:
+            runs.none_under_way()
+            run = ask["run"]
+            source = runs.state if run is None else self._keeper.checkpoints.get(run)
+            if source is None:
+                raise Refused("lost" if run is None else "unknown", "there is no such state")
+            with socket.socket(fileno=os.dup(family)) as other:
+                other.settimeout(FAMILY_S)
+                _, namespaces, _, _ = socket.recv_fds(other, 1, len(_NAMESPACES))
+                passed += namespaces
+                other.settimeout(None)
+                content = protocol.json_bytes({"manifest": self._snapshots.manifest(run)})
+                head = struct.pack(">I", len(content))
+                socket.send_fds(other, [head], [self._store] if self._store >= 0 else [])
+                other.sendall(content)
+            source.lines.send(
+                {"fork": {"entrances": len(entrances), "namespaces": len(namespaces)}},
+                (*entrances, *namespaces, family),
+            )
+        except Broken:
+            raise Refused("lost", "the interpreter does not answer") from None
+        finally:
+            for descriptor in passed:
+                os.close(descriptor)
+        return {}
+
+    def offer(self, family: int) -> None:
+        """In a new sandbox that a branch will move into: tells the parent's keeper where to."""
+        self._family = family
+        here = [os.open("/proc/self/ns/" + name, os.O_RDONLY) for name in _NAMESPACES]
+        with socket.socket(fileno=os.dup(family)) as other:
+            socket.send_fds(other, [b"n"], here)
+        for descriptor in here:
+            os.close(descriptor)
+
+    def ask_adopt(self, ask: dict) -> dict:  # type: ignore[type-arg]
+        """Takes the files and then the copied interpreter, which is not our child."""
+        with socket.socket(fileno=os.dup(self._family)) as other:
+            other.settimeout(FAMILY_S)
+            head, store, _, _ = socket.recv_fds(other, 4, 1)
+            (size,) = struct.unpack(">I", head)
+            content = b""
+            while len(content) < size:
+                piece = other.recv(size - len(content))
+                if not piece:
+                    raise Refused("lost", "the parent went away")
+                content += piece
+        if store:
+            self._snapshots.lay_out(protocol.unpack(content)["manifest"], store[0])
+            os.close(store[0])
+        lines = Lines(self._family)
+        try:
+            pid = greeting(lines)
+        except Broken:
+            raise Refused("lost", "the interpreter could not be copied") from None
+        if not _without_capabilities(pid):
+            send_signal(pid, signal.SIGKILL, group=False)
+            raise Refused("lost", "the copy kept privileges that it must not have")
+        stdout_in, stdout_out = os.pipe2(os.O_CLOEXEC)
+        stderr_in, stderr_out = os.pipe2(os.O_CLOEXEC)
+        lines.send({"streams": 2}, (stdout_out, stderr_out))
+        for descriptor in (stdout_out, stderr_out):
+            os.close(descriptor)
+        for descriptor in (stdout_in, stderr_in):
+            os.set_blocking(descriptor, False)
+        self._keeper.set_up = ask["set_up"]
+        self._keeper.checkpoints.most = ask["checkpoints"]
+        self._keeper.runs.attend(State(pid, lines, stdout_in, stderr_in))
+        self._watch(os.pidfd_open(pid))
+        self._keeper.checkpoints.leave(1)
+        return {"files": bool(store)}
+
+    def _watch(self, pidfd: int) -> None:
+        """The end of a process that is not our child, of which we learn no more than that."""
+
+        def gone() -> None:
+            self._keeper.ignore(pidfd)
+            os.close(pidfd)
+            self._keeper.runs.ended(None)
+
+        self._keeper.listen(pidfd, gone)
+
+
+def _without_capabilities(pid: int) -> bool:
+    with open("/proc/%d/status" % pid) as file:
+        sets = [line.split()[1] for line in file if line.startswith(("CapPrm", "CapEff", "CapBnd"))]
+    return len(sets) == 3 and all(int(found, 16) == 0 for found in sets)

@@ -1,0 +1,91 @@
+"""A kept sandbox's end of the host's stream: questions in, answers, events and output out."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+from . import protocol
+from .files import Refused
+from .forking import write_all
+
+_READ = 256 * 1024
+_MOST_DESCRIPTORS = 16
+
+
+class HostGone(Exception):
+    pass
+
+
+class HostLink:
+    def __init__(self, incoming: int, outgoing: int) -> None:
+        self.descriptor = incoming
+        self._out = outgoing
+        self._reader = protocol.Reader(protocol.KEPT_FROM_HOST)
+        self._descriptors: list[int] = []
+        self._socket: socket.socket | None = None
+        try:
+            self._socket = socket.socket(fileno=os.dup(incoming))
+        except OSError:  # a pipe or a serial line
+            pass
+        self.pending = b""
+        """Output that has not been sent yet."""
+
+    def frames(self) -> Iterator[tuple[int, bytes]]:
+        """What one read brings."""
+        data = self._read()
+        if not data:
+            raise HostGone
+        yield from self._reader.feed(data)
+
+    def _read(self) -> bytes:
+        if self._socket is None:
+            return os.read(self.descriptor, _READ)
+        data, descriptors, _, _ = socket.recv_fds(self._socket, _READ, _MOST_DESCRIPTORS)
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
+        self._descriptors += descriptors
+        return data
+
+    def take(self, count: int) -> list[int]:
+        """The descriptors that came with a question."""
+        taken, self._descriptors = self._descriptors[:count], self._descriptors[count:]
+        if len(taken) < count:
+            for descriptor in taken:
+                os.close(descriptor)
+            raise Refused("unsupported", "this wall cannot pass descriptors")
+        return taken
+
+    def send(self, data: bytes = b"") -> None:
+        data, self.pending = self.pending + data, b""
+        try:
+            write_all(self._out, data)
+        except (BrokenPipeError, ConnectionResetError):
+            raise HostGone from None
+
+    def ready(self) -> None:
+        self.send(protocol.message(protocol.READY, {}))
+
+    def fault(self, step: str, message: str) -> None:
+        self.send(protocol.message(protocol.FAULT, {"step": step, "message": message, "hint": ""}))
+
+    def answer(self, ask_id: int, **content: Any) -> None:
+        self.send(protocol.message(protocol.ANSWER, {"id": ask_id, **content}))
+
+    def event(self, channel: int, **content: Any) -> None:
+        message = protocol.message(protocol.EVENT, {"channel": channel, **content})
+        if len(message) > protocol.KEPT_PAYLOAD:  # an output; that there was one is still told
+            message = protocol.message(protocol.EVENT, {"channel": channel, "output": None})
+        self.send(message)
+
+    def put_out(self, channel: int, stream: int, data: bytes) -> None:
+        """Sends soon: a short program's output and its end then reach the host as one."""
+        for start in range(0, len(data), protocol.CHUNK):
+            head = protocol.OUTPUT.pack(channel, stream)
+            self.pending += protocol.frame(
+                protocol.FROM, head + data[start : start + protocol.CHUNK]
+            )
+            if len(self.pending) > protocol.CHUNK:
+                self.send()

@@ -1,0 +1,243 @@
+"""The runs of a kept sandbox: one cell after the other, in the process that holds the state."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+from . import protocol
+from .files import Refused
+from .forking import Runner
+from .hostlink import HostGone
+from .lines import Broken, Lines
+from .processes import Feed, send_signal
+from .spool import Spool
+from .states import State
+
+if TYPE_CHECKING:
+    from .keeper import Keeper
+
+_READ = 256 * 1024
+
+
+class _Cell:
+    """A run under way."""
+
+    def __init__(self, ask: int, run: int, output_bytes: int, stdin: Feed) -> None:
+        self.ask = ask
+        self.run = run
+        self.spools = {1: Spool(output_bytes), 2: Spool(output_bytes)}
+        self.stdin = stdin
+
+
+class Runs:
+    def __init__(self, keeper: Keeper, first: Runner | None) -> None:
+        self._keeper = keeper
+        self._first = first
+        self._cell: _Cell | None = None
+        self._early = {1: bytearray(), 2: bytearray()}
+        """What was written while no run was under way: the next one's."""
+        self.state: State | None = None
+
+    # -- the process -----------------------------------------------------------------------------
+
+    def expect_first(self) -> None:
+        """The host hears that we are ready when the interpreter that was forked ahead is."""
+        if self._first:
+            self._keeper.listen(self._first.job, self._first_prepared)
+        else:
+            self._keeper.host.ready()
+
+    def _first_prepared(self) -> None:
+        assert self._first is not None
+        first, self._first = self._first, None
+        self._keeper.ignore(first.job)
+        self._take(first)
+        self._keeper.host.ready()
+
+    def _take(self, runner: Runner) -> None:
+        if not os.read(runner.job, 1):
+            self._keeper.host.fault("runner", "the interpreter could not start")
+            raise HostGone
+        os.close(runner.stdin)
+        self.attend(State(runner.pid, Lines(runner.job), runner.stdout, runner.stderr))
+
+    def attend(self, state: State) -> None:
+        """From now on runs are done by this one."""
+        self.state = state
+        self._keeper.listen(state.lines.descriptor, self._from_interpreter)
+        self._listen_stream(state.stdout, 1)
+        self._listen_stream(state.stderr, 2)
+
+    def _listen_stream(self, descriptor: int, stream: int) -> None:
+        def readable() -> None:
+            self._printed(descriptor, stream)
+
+        self._keeper.listen(descriptor, readable)
+
+    def abandon(self) -> None:
+        """The current process, if there is one, ends unheard."""
+        if self.state:
+            old, self.state = self.state, None
+            for descriptor in (old.lines.descriptor, old.stdout, old.stderr):
+                self._keeper.ignore(descriptor)
+            send_signal(old.pid, signal.SIGKILL, group=True)
+            old.lines.close()
+
+    def tell(self, content: dict, descriptors: tuple[int, ...] = ()) -> None:  # type: ignore[type-arg]
+        if self._first:
+            self._first_prepared()
+        if self.state is None:
+            raise Refused("lost", "the interpreter has ended and its state with it")
+        try:
+            self.state.lines.send(content, descriptors)
+        except Broken as broken:
+            raise Refused("lost", "the interpreter does not answer: %s" % broken) from None
+
+    # -- a run -----------------------------------------------------------------------------------
+
+    def none_under_way(self) -> None:
+        if self._cell:
+            raise Refused("busy", "a run is under way")
+
+    def ask_run(self, ask: dict) -> None:  # type: ignore[type-arg]
+        self.none_under_way()
+        if self.state is None:
+            raise Refused("lost", "the interpreter has ended and its state with it")
+        self._keeper.checkpoints.before(ask["run"])
+        stdin, ours = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(ours, False)
+        order = {"code": ask["code"], "name": ask["name"]}
+        cell = _Cell(ask["id"], ask["run"], ask["output_bytes"], Feed(self._keeper, ours))
+        try:
+            self.tell({"cell": order}, (stdin,))
+        except Refused:
+            cell.stdin.close()
+            raise
+        finally:
+            os.close(stdin)
+        self._cell = cell
+        for stream, early in self._early.items():
+            if early:
+                self._keeper.put_out(cell.ask, stream, cell.spools[stream].feed(bytes(early)))
+                early.clear()
+
+    def input(self, channel: int, data: bytes) -> bool:
+        """False when the channel is not that of the run under way."""
+        if self._cell is None or self._cell.ask != channel:
+            return False
+        self._cell.stdin.take(data)
+        return True
+
+    def _from_interpreter(self) -> None:
+        assert self.state is not None
+        try:
+            for line in self.state.lines.fill(wait=False):
+                self._heard(line)
+        except (Broken, KeyError, TypeError, ValueError):
+            # It has died, or the code speaks in its place: either way its word is worth nothing.
+            self._kill()
+
+    def _heard(self, line: dict) -> None:  # type: ignore[type-arg]
+        assert self.state is not None
+        if "checkpoint" in line:
+            (control,) = self.state.lines.take(1)
+            self._keeper.checkpoints.keep(int(line["checkpoint"]), control, self.state)
+        elif "done" in line and self._cell:
+            self._finish(dict(line["done"]))
+        elif self._cell and line.keys() <= {"output", "progress", "extend"}:
+            self._keeper.event(self._cell.ask, **line)
+
+    def _printed(self, descriptor: int, stream: int) -> bool:
+        """One read of what the interpreter wrote; False when there was nothing."""
+        try:
+            data = os.read(descriptor, _READ)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._keeper.ignore(descriptor)
+            return False
+        if self._cell:
+            head = self._cell.spools[stream].feed(data)
+            if head:
+                self._keeper.put_out(self._cell.ask, stream, head)
+        else:
+            early = self._early[stream]
+            early += data[: max(0, protocol.CHUNK - len(early))]
+        return True
+
+    def _finish(self, ended: dict) -> None:  # type: ignore[type-arg]
+        """The cell is done: what it wrote is in the pipes already."""
+        cell = self._cell
+        assert cell is not None
+        if self.state:
+            for stream, descriptor in ((1, self.state.stdout), (2, self.state.stderr)):
+                while self._printed(descriptor, stream):
+                    pass
+        self._cell = None
+        cell.stdin.close()
+        dropped = {}
+        for stream, spool in cell.spools.items():
+            tail, dropped[str(stream)] = spool.finish()
+            if tail:
+                self._keeper.event(cell.ask, tail=stream)
+                self._keeper.put_out(cell.ask, stream, tail)
+        ended["dropped"] = dropped
+        ended["checkpoints"] = self._keeper.checkpoints.known()
+        self._keeper.host.answer(cell.ask, ok=ended)
+        if self.state and not ended.get("lost"):
+            try:
+                self._keeper.checkpoints.leave(cell.run + 1)
+            except Refused:
+                pass  # it is gone; its end is reported as such
+
+    # -- early ends ------------------------------------------------------------------------------
+
+    def ask_interrupt(self, ask: dict) -> dict:  # type: ignore[type-arg]
+        if self._cell and self.state:
+            send_signal(self.state.pid, signal.SIGINT, group=True)
+        return {}
+
+    def ask_kill(self, ask: dict) -> dict:  # type: ignore[type-arg]
+        self._kill()
+        return {}
+
+    def ask_restart(self, ask: dict) -> dict:  # type: ignore[type-arg]
+        self._kill()
+        self._keeper.checkpoints.drop_all()
+        self._take(self._keeper.fork(interpreter=True))
+        self.tell({"set_up": self._keeper.set_up})
+        self._keeper.checkpoints.leave(ask["next_run"])
+        return {}
+
+    def _kill(self) -> None:
+        """Its end is reported when the kernel tells it."""
+        if self.state:
+            self._keeper.ignore(self.state.lines.descriptor)
+            send_signal(self.state.pid, signal.SIGKILL, group=True)
+
+    def ended(self, status: int | None) -> None:
+        """The process that holds the state is no more. `status`: how it ended, if anyone knows."""
+        state = self.state
+        if state is None:
+            return
+        try:
+            while lines := state.lines.fill(wait=False):
+                for line in lines:  # a checkpoint that it left last
+                    self._heard(line)
+        except (Broken, KeyError, TypeError, ValueError):
+            pass
+        ended: dict[str, Any] = {"lost": True, "status": "gone", "signal": int(signal.SIGKILL)}
+        if status is not None:
+            ended["exit_code"] = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+            ended["signal"] = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        if self._cell:
+            self._finish(ended)
+        else:
+            self._keeper.event(0, **ended)
+        for descriptor in (state.stdout, state.stderr):
+            self._keeper.ignore(descriptor)
+        self._keeper.ignore(state.lines.descriptor)
+        state.lines.close()
+        self.state = None
