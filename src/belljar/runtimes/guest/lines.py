@@ -34,7 +34,8 @@ class Lines:
         try:
             with self._sending:
                 sent = self._socket.sendmsg([data], rights if descriptors else [])
-                self._socket.sendall(data[sent:])
+                if sent < len(data):  # sendall says EPIPE for no bytes, too, if the other has gone
+                    self._socket.sendall(data[sent:])
         except OSError as error:
             raise Broken(str(error)) from None
 
