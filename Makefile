@@ -29,7 +29,7 @@ test: setup environments  ## all checks, and tests as this user and (if root) as
 	$(MAKE) --no-print-directory check
 	@engines="$$(mktemp -d)"; trap 'tests/engines_up.sh down "$$engines"' EXIT; \
 	started="$$(tests/engines_up.sh up "$$engines")" && eval "$$started" && \
-	BELLJAR_TEST_HOME=$(ENVIRONMENTS_HOME) $(BIN)/python -m pytest -m "$(TESTS)"
+	BELLJAR_TEST_HOME=$(ENVIRONMENTS_HOME) TESTS="$(TESTS)" tests/run.sh
 	@if [ "$$(id -u)" = 0 ]; then $(MAKE) --no-print-directory test-user; fi
 
 setup: $(STAMP)  ## make .venv with the belljar command in it

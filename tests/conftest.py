@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+ALONE = ("test_crash_cleanup.py", "test_bombs_together.py")
+"""They load or look at the whole machine; so does what is called `test_r3_nothing_is_left`."""
 
 
 def pytest_configure() -> None:
@@ -11,3 +18,22 @@ def pytest_configure() -> None:
     for number in (signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
+    """Who may run beside whom: a file's tests share sandboxes, so one process has them all; what
+    looks at Docker's daemon is in one process, too."""
+    for item in items:
+        if item.path.name in ALONE or item.name == "test_r3_nothing_is_left":
+            item.add_marker(pytest.mark.alone)
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
+def _group(item: pytest.Item) -> str:
+    path = item.path.relative_to(Path(__file__).parent)
+    if "docker" in item.nodeid.lower():
+        return "docker"
+    if path.name == "test_probes_engines.py":
+        return f"{path} {item.name.partition('[')[2].partition('-')[0]}"
+    return str(path)

@@ -49,10 +49,11 @@ start_docker() {
 {"runtimes": {"runsc": {"path": "$(command -v runsc)",
  "runtimeArgs": ["--platform=ptrace", "--network=none"]}}}
 JSON
-    # Not in the group of whoever called: an interrupt there is not for the daemon.
-    setsid dockerd --config-file "$place/daemon.json" --data-root "$place/data" \
-        --exec-root "$place/exec" --pidfile "$place/docker.pid" --host "unix://$socket" \
-        --iptables=false --bridge=none >"$place/docker.log" 2>&1 </dev/null &
+    # Not in the group of whoever called: an interrupt there is not for the daemon. Its mounts are its
+    # own: a test that looks for what another engine left must not see them come and go.
+    setsid unshare --mount --propagation slave dockerd --config-file "$place/daemon.json" \
+        --data-root "$place/data" --exec-root "$place/exec" --pidfile "$place/docker.pid" \
+        --host "unix://$socket" --iptables=false --bridge=none >"$place/docker.log" 2>&1 </dev/null &
     local tries
     for tries in $(seq 100); do
         if [ -S "$socket" ] && [ -s "$place/docker.pid" ]; then break; fi
