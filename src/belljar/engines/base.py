@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from belljar.errors import EngineError
 from belljar.model import Limits, Usage
 
 
@@ -41,6 +42,29 @@ class Ground:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mount:
+    """A folder or a file of the host that a sandbox sees, read-only."""
+
+    source: Path
+    identity: tuple[int, int]
+    """Its device and inode, when it was looked at: nothing else is mounted in its place."""
+    folder: bool
+    place: str
+    """Where it appears inside."""
+    executable: bool = False
+    """Programs and libraries in it may be run."""
+
+
+class CannotMount(EngineError):
+    """This machine cannot mount it; there may be another way to bring it in."""
+
+    def __init__(self, mount: Mount, why: str) -> None:
+        super().__init__(f"{mount.place}: it cannot be mounted: {why}")
+        self.mount = mount
+        self.why = why
+
+
+@dataclass(frozen=True, kw_only=True)
 class Capabilities:
     """What can be asked of a wall; everything else is refused before a sandbox starts."""
 
@@ -60,6 +84,10 @@ class Capabilities:
     """Sandboxes can live from run to run."""
     branches: bool = False
     """A kept sandbox can be copied while it lives."""
+    mounts: bool = False
+    """Files of the host can be mounted into a kept sandbox: it is a `MountingEngine`."""
+    terminals: bool = True
+    """A program in a kept sandbox can have a terminal."""
     disk_files: bool = True
     """The number of files the code makes can be limited."""
     files: bool = True
@@ -176,4 +204,16 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Ends every sandbox and frees everything."""
+        ...
+
+
+class MountingEngine(Engine, Protocol):
+    """Where `capabilities.mounts`."""
+
+    async def create_with(self, ground: Ground, limits: Limits, mounts: Sequence[Mount]) -> Wall:
+        """As `create`, and what is in `mounts` is there from the start; else CannotMount."""
+        ...
+
+    async def attach(self, wall: Wall, mount: Mount) -> None:
+        """Mounts into a sandbox that lives."""
         ...

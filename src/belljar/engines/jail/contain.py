@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from belljar.engines.linux import capabilities, kernel, landlock, places, seccomp
 from belljar.runtimes.guest import runner
 
-from . import mounts
+from . import given, mounts
 
 HOST_NAME = "belljar"
 MOST_BRANCHES = 256
@@ -57,6 +57,7 @@ class Sandbox:
         cpus: list[int] | None,
         *,
         rehearse: bool,
+        given: Sequence[given.Given],
         family: int = -1,
     ) -> None:
         self.blueprint = blueprint
@@ -66,6 +67,8 @@ class Sandbox:
         """The cores it may use, where no cgroup limits its share."""
         self.rehearse = rehearse
         """It will wait for its run; otherwise somebody waits for it."""
+        self.given = given
+        """Mounts of the host's files that it is to have."""
         self.family = family
         """A socket to the sandbox that this one is a branch of."""
         self.roots: dict[str, int] = {}
@@ -98,7 +101,16 @@ def _writable_places(sandbox: Sandbox) -> None:
         disk_bytes=sandbox.disk_bytes,
         disk_files=sandbox.disk_files,
         kept=sandbox.blueprint.kept,
+        given=sandbox.given,
     )
+
+
+def _what_is_given(sandbox: Sandbox) -> None:
+    given.attach(sandbox.given)
+    if sandbox.blueprint.kept:
+        # As the code sees it: the agent's own way there leads below the mounts.
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        sandbox.roots["input_seen"] = os.open(places.INPUT, flags)
 
 
 def _processes(sandbox: Sandbox) -> None:
@@ -178,6 +190,7 @@ FIRST: Steps = (
 SHARED: Steps = (
     ("host name", _host_name, ""),
     ("writable places", _writable_places, "tmpfs in a user namespace needs Linux 4.18 or newer"),
+    ("what is given", _what_is_given, "mounts of the host's files need Linux 5.12 or newer"),
     ("processes", _processes, "inside a container, /proc must be unmasked: systempaths=unconfined"),
     ("quotas", _quotas, ""),
     ("kernel information", _kernel_information, ""),

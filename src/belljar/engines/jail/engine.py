@@ -8,10 +8,10 @@ import itertools
 import os
 import resource
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from belljar.engines.base import Branch, Capabilities, Control, Ground, Inside, Seen, Wall
+from belljar.engines.base import Branch, Capabilities, Control, Ground, Inside, Mount, Seen, Wall
 from belljar.engines.linux import cgroups
 from belljar.engines.linux.cgroups.removal import removed
 from belljar.engines.linux.pidfd import exited, kill
@@ -22,6 +22,7 @@ from belljar.runtimes.interpreter import base_interpreter
 from belljar.settings import Settings
 
 from . import launch
+from .lending import Lending
 from .process import ROOM_HINT, Zygote
 
 AGENT_PROCESSES = 1
@@ -38,7 +39,7 @@ thread stacks are mostly never touched. The watchdog looks at the rest."""
 
 class JailEngine:
     name = "jail"
-    capabilities = Capabilities(kept=True, branches=True)
+    capabilities = Capabilities(kept=True, branches=True, mounts=True)
 
     def __init__(self, settings: Settings) -> None:
         self._required = settings.required
@@ -48,6 +49,7 @@ class JailEngine:
         self._numbers = itertools.count(1)
         self._walls: set[JailWall] = set()
         self._making = Making[JailWall]()
+        self._lending = Lending()
         _room_for_descriptors()
         begun = launch.take()
         self._hierarchy = begun.hierarchy if begun else cgroups.claim_ours()
@@ -61,22 +63,31 @@ class JailEngine:
 
     async def create(self, ground: Ground, limits: Limits, *, waiting: bool) -> JailWall:
         """Not to be cancelled half-way: the zygote's answer would be taken for the next one's."""
-        return await self._making.make(self._make(ground, limits, waiting=waiting))
+        return await self._making.make(self._make(ground, limits, (), waiting=waiting))
 
-    async def _make(self, ground: Ground, limits: Limits, *, waiting: bool) -> JailWall:
+    async def create_with(
+        self, ground: Ground, limits: Limits, mounts: Sequence[Mount]
+    ) -> JailWall:
+        return await self._making.make(self._make(ground, limits, mounts, waiting=False))
+
+    async def _make(
+        self, ground: Ground, limits: Limits, mounts: Sequence[Mount], *, waiting: bool
+    ) -> JailWall:
         zygote = await self._zygote(ground)
         try:
-            return await self._make_from(zygote, limits, waiting=waiting)
+            return await self._make_from(zygote, limits, mounts, waiting=waiting)
         except EngineError:
             if zygote.alive:
                 raise
         # Killed from outside, perhaps long ago. No code has run yet, so a new one may take over.
-        return await self._make_from(await self._zygote(ground), limits, waiting=waiting)
+        return await self._make_from(await self._zygote(ground), limits, mounts, waiting=waiting)
 
-    async def _make_from(self, zygote: Zygote, limits: Limits, *, waiting: bool) -> JailWall:
+    async def _make_from(
+        self, zygote: Zygote, limits: Limits, mounts: Sequence[Mount], *, waiting: bool
+    ) -> JailWall:
         isolation = self._isolation(zygote)
         self._check_required(isolation)
-        with contextlib.ExitStack() as undo:
+        with contextlib.ExitStack() as undo, contextlib.ExitStack() as passed:
             try:
                 group = self._group(limits)
                 if group:
@@ -89,6 +100,16 @@ class JailEngine:
                 raise EngineError(
                     f"the host has no room for another sandbox: {error}", hint=ROOM_HINT
                 ) from error
+            lent = []
+            try:
+                ids = zygote.ids
+                reader = (ids.uid + index, ids.gid + index) if ids.has_range else None
+                for mount in mounts:
+                    lent.append((mount, await self._lending.lend(mount, reader)))
+                    passed.callback(os.close, lent[-1][1])
+            except BaseException:
+                theirs.close()
+                raise
             pidfd = await zygote.spawn(
                 theirs,
                 group,
@@ -98,11 +119,24 @@ class JailEngine:
                 cpus=None if group else _cores(limits.cpus),
                 rehearse=waiting,
                 number=(number := next(self._numbers)),
+                mounts=lent,
             )
             undo.pop_all()
         return self._stands(
             JailWall(self, ours, pidfd, group, index, isolation, limits, zygote, number)
         )
+
+    async def attach(self, wall: Wall, mount: Mount) -> None:
+        """Not to be cancelled half-way either. For what everybody may read."""
+        assert isinstance(wall, JailWall)
+        await asyncio.shield(asyncio.ensure_future(self._attach(wall, mount)))
+
+    async def _attach(self, wall: JailWall, mount: Mount) -> None:
+        lent = await self._lending.lend(mount, None)
+        try:
+            await wall.zygote.attach(wall.number, mount, lent)
+        finally:
+            os.close(lent)
 
     async def branch(self, parent: Wall, limits: Limits) -> Branch:
         """A wall inside `parent`'s for a copy of its interpreter to move into."""
@@ -162,6 +196,7 @@ class JailEngine:
         for launched in self._launched.values():
             launched.abandon()
         self._launched.clear()
+        self._lending.close()
         if self._hierarchy:
             self._hierarchy.close()
 

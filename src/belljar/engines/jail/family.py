@@ -5,13 +5,15 @@ into namespaces of its own only if those belong to a user namespace that its own
 level below: whoever made a namespace has every capability in it. So the zygote makes a sandbox in
 the name of the parent's user, inside the parent's user and pid namespaces, and the fork walks in.
 The parent can therefore see and end its branches; a branch sees neither parent nor siblings. They
-share a network namespace, in which there is nothing but loopback.
+share a network namespace, in which there is nothing but loopback. What the parent was given to
+read, its branches have too: copies of the parent's mounts, made by who can join its namespaces.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 
 from belljar.engines.linux import kernel
 from belljar.engines.linux.places import GID, UID
@@ -22,11 +24,14 @@ from . import netns
 class Parent:
     """What it takes to make a sandbox inside another one."""
 
-    def __init__(self, pidfd: int, user: int, pids: int, network: netns.Network) -> None:
+    def __init__(
+        self, pidfd: int, user: int, pids: int, mounts: int, network: netns.Network
+    ) -> None:
         self.pidfd = pidfd
         self.network = network
         self.user = user
         self.pids = pids
+        self.mounts = mounts
 
     @classmethod
     def young(cls, pid: int, pidfd: int, network: netns.Network) -> Parent:
@@ -36,26 +41,33 @@ class Parent:
     def close(self) -> None:
         os.close(self.user)
         os.close(self.pids)
+        os.close(self.mounts)
 
 
-def spawn(parent: Parent, flags: int) -> Parent | None:
-    """A new process in new namespaces inside the parent's. None in that process."""
+def spawn(parent: Parent, flags: int, inherited: Sequence[str]) -> Parent | list[int]:
+    """A new process in new namespaces inside the parent's. In that process: copies of the mounts
+    that the parent has at the places `inherited`."""
     ours, theirs = socket.socketpair()
     parent.network.enter()
     pid, _ = kernel.clone3(0)
     if pid:
         theirs.close()
         with ours:
-            _, handles, _, _ = socket.recv_fds(ours, 1, 3)
-        if len(handles) != 3:
+            _, handles, _, _ = socket.recv_fds(ours, 1, 4)
+        if len(handles) != 4:
             raise OSError("the kernel refused a sandbox inside this one")
-        return Parent(handles[0], handles[1], handles[2], parent.network)
+        pidfd, user, pids, mounts = handles
+        return Parent(pidfd, user, pids, mounts, parent.network)
     ours.close()
+    receiver, giver = socket.socketpair()
     try:
         kernel.setns(parent.user)
         kernel.setns(parent.pids)
         if kernel.clone3(0)[0]:  # only the next child is in that pid namespace
+            kernel.setns(parent.mounts)
+            socket.send_fds(giver, [b"m"], [kernel.detached_copy(place) for place in inherited])
             os._exit(0)
+        giver.close()
         os.setresgid(GID, GID, GID)
         os.setresuid(UID, UID, UID)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
@@ -69,13 +81,18 @@ def spawn(parent: Parent, flags: int) -> Parent | None:
             descriptor = os.open(f"/proc/self/{name}", os.O_WRONLY)
             os.write(descriptor, text.encode())
             os.close(descriptor)
+        _, copies, _, _ = socket.recv_fds(receiver, 1, len(inherited))
+        if len(copies) != len(inherited):
+            os._exit(1)
+        receiver.close()
         handles = [os.pidfd_open(os.getpid()), *_namespaces("/proc/self")]
         socket.send_fds(theirs, [b"b"], handles)
     except OSError:
         os._exit(1)
-    return None
+    return copies
 
 
-def _namespaces(process: str) -> tuple[int, int]:
+def _namespaces(process: str) -> tuple[int, int, int]:
     flags = os.O_RDONLY | os.O_CLOEXEC
-    return os.open(f"{process}/ns/user", flags), os.open(f"{process}/ns/pid", flags)
+    user, pids, mounts = (os.open(f"{process}/ns/{name}", flags) for name in ("user", "pid", "mnt"))
+    return user, pids, mounts

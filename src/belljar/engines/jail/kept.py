@@ -7,7 +7,7 @@ import signal
 
 from belljar.runtimes.guest import forking, hostlink, interpreter, keeper, protocol, runner
 
-from . import contain
+from . import contain, given
 
 _STREAM, _FAMILY = 3, 4
 
@@ -27,7 +27,7 @@ def _processes(sandbox: contain.Sandbox, stream: int) -> forking.Waiting | None:
     os.dup2(stream, _STREAM, inheritable=False)
     if branch:
         os.dup2(sandbox.family, _FAMILY, inheritable=False)
-    os.closerange(_FAMILY + branch, 1 << 20)
+    given.close_others(_FAMILY + branch, sandbox.given)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     first = None
     try:

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from belljar.engines.linux import kernel
 from belljar.engines.linux.places import BOX, EMPTY, GID, INPUT, PROC_SYS, UID, WRITABLE
 
+from .given import Given, make_points
+
 _HIDDEN = kernel.MS_NOSUID | kernel.MS_NODEV
 
 # What of /proc stays visible beside the processes themselves; everything else there is covered.
@@ -102,7 +104,9 @@ def proc_covers() -> tuple[list[str], list[str]]:
     return files, folders
 
 
-def writable_places(*, disk_bytes: int, disk_files: int, kept: bool) -> dict[str, int]:
+def writable_places(
+    *, disk_bytes: int, disk_files: int, kept: bool, given: Sequence[Given] = ()
+) -> dict[str, int]:
     """One tmpfs, so one quota (L4), seen at each writable place. Returns the agent's descriptors.
 
     /data/input lies on the same tmpfs but is mounted read-only; the agent keeps the only writable
@@ -114,6 +118,7 @@ def writable_places(*, disk_bytes: int, disk_files: int, kept: bool) -> dict[str
         source = BOX + "/" + target.rpartition("/")[2]
         os.mkdir(source, 0o755)
         kernel.mount(source, target, None, kernel.MS_BIND, None)
+    make_points(f"{BOX}/input", given)
     for name in ("tmp", "shm"):
         os.chmod(f"{BOX}/{name}", 0o1777)
     read_only = kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY | _HIDDEN

@@ -7,7 +7,10 @@ import contextlib
 import errno
 import os
 import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from belljar.engines.base import CannotMount, Mount
 from belljar.engines.linux import cgroups
 from belljar.engines.linux.answer import answer
 from belljar.engines.linux.control import send
@@ -87,10 +90,11 @@ class Zygote:
         number: int,
         parent: int | None = None,
         to_parent: socket.socket | None = None,
+        mounts: Sequence[tuple[Mount, int]] = (),
     ) -> int:
         """A new sandbox in its cgroup with its agent on `stream`, which is closed here; returns the
         pidfd of its pid 1. `number` names it among the zygote's; `parent` is the one it is a branch
-        of, and `to_parent` its end of a socket between the two."""
+        of, and `to_parent` its end of a socket between the two. `mounts`: what it is given."""
         order = {
             "number": number,
             "parent": parent,
@@ -99,39 +103,65 @@ class Zygote:
             "disk_files": disk_files,
             "cpus": cpus,
             "rehearse": rehearse,
+            "mounts": _described(mounts),
         }
         async with self._turn:
-            try:
-                with stream, contextlib.ExitStack() as passed:
+            with stream, contextlib.ExitStack() as passed:
+                try:
                     entrances = group.open_entrances() if group else []
-                    for entrance in entrances:
-                        passed.callback(os.close, entrance)
-                    family = [to_parent.fileno()] if to_parent else []
-                    send(self._control, order, [stream.fileno(), *family, *entrances])
-                reply, handles = await answer(self._control)
-                if not handles and "error" not in reply:
-                    raise EngineError("it made a sandbox that we have no descriptor left for")
-            except OSError as error:
-                full = error.errno in (errno.ETOOMANYREFS, errno.EMFILE, errno.ENFILE)
-                if not full:
-                    self.close()
-                raise EngineError(
-                    f"the jail's zygote could not be asked for a sandbox: {error}",
-                    hint=ROOM_HINT if full else "",
-                ) from error
-            except EngineError as error:
-                self.close()
-                raise EngineError(f"the jail's zygote was lost: {error}", hint=ROOM_HINT) from error
-            except asyncio.CancelledError:
-                # The answer to this order would be taken for the next one's.
-                self.close()
-                raise
+                except OSError as error:
+                    raise self._broken(error) from error
+                for entrance in entrances:
+                    passed.callback(os.close, entrance)
+                family = [to_parent.fileno()] if to_parent else []
+                lent = [descriptor for _, descriptor in mounts]
+                reply, handles = await self._ask(
+                    order, [stream.fileno(), *family, *entrances, *lent], wants_handle=True
+                )
         if "error" in reply:
             raise EngineError(
                 f"the kernel refused a new sandbox at {reply['step']}: {reply['error']}",
                 hint="are user.max_user_namespaces or kernel.pid_max exhausted?",
             )
         return handles[0]
+
+    async def attach(self, number: int, mount: Mount, lent: int) -> None:
+        """Mounts into the sandbox that `spawn` gave this number."""
+        mounts = [(mount, lent)]
+        order = {"attach": number, "mounts": _described(mounts)}
+        async with self._turn:
+            reply, _ = await self._ask(order, [lent])
+        if "error" in reply:
+            raise CannotMount(mount, reply["error"])
+
+    async def _ask(
+        self, order: Mapping[str, object], descriptors: Sequence[int], *, wants_handle: bool = False
+    ) -> tuple[dict[str, Any], list[int]]:
+        """When its turn has come. Whatever breaks the sequence of orders and answers ends it."""
+        try:
+            send(self._control, order, descriptors)
+            reply, handles = await answer(self._control)
+            if wants_handle and not handles and "error" not in reply:
+                raise EngineError("it made a sandbox that we have no descriptor left for")
+            return reply, handles
+        except OSError as error:
+            raise self._broken(error) from error
+        except EngineError as error:
+            self.close()
+            raise EngineError(f"the jail's zygote was lost: {error}", hint=ROOM_HINT) from error
+        except asyncio.CancelledError:
+            # The answer to this order would be taken for the next one's.
+            self.close()
+            raise
+
+    def _broken(self, error: OSError) -> EngineError:
+        full = error.errno in (errno.ETOOMANYREFS, errno.EMFILE, errno.ENFILE)
+        if not full:
+            self.close()
+        return EngineError(
+            f"the jail's zygote could not be asked for a sandbox: {error}",
+            hint=ROOM_HINT if full else "",
+        )
 
     def close(self) -> None:
         """Ends the zygote and with it every sandbox that came from it."""
@@ -140,3 +170,7 @@ class Zygote:
             kill(self._pidfd)
             os.close(self._pidfd)
             self._control.close()
+
+
+def _described(mounts: Sequence[tuple[Mount, int]]) -> list[dict[str, object]]:
+    return [{"place": mount.place, "folder": mount.folder} for mount, _ in mounts]

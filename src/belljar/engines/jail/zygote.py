@@ -7,8 +7,11 @@ of its pid namespace it takes every sandbox with it: the kernel sees to that.
     control socket (SOCK_SEQPACKET), one JSON object per message:
       host → zygote   the configuration + the host's pidfd
       zygote → host   {zygote: true} + the zygote's pidfd, then {ready: …} or {error, step}
-      host → zygote   an order + the agent's stream + the sandbox's cgroup entrances, and again …
+      host → zygote   an order + the agent's stream + the sandbox's cgroup entrances + mounts that
+                      it is given, and again …
       zygote → host   {} + the sandbox's pidfd, or {error, step}
+      host → zygote   {attach: a sandbox's number, mounts} + those mounts
+      zygote → host   {}, or {error, step}
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from belljar.engines.linux import kernel, landlock, seccomp
 from belljar.engines.linux.control import receive, send
 from belljar.runtimes.guest import agent, forking, protocol, runner
 
-from . import contain, family, mounts, netns, pages, userns
+from . import contain, family, given, mounts, netns, pages, userns
 
 _SPAWN_FLAGS = (
     kernel.CLONE_NEWUSER
@@ -244,19 +247,23 @@ class _Zygote:
     def _answer(self) -> tuple[contain.Sandbox, int] | None:
         """Makes one sandbox. Whatever fails costs that one only: the others live on in us."""
         order, passed = receive(self._control)
+        born = None
         try:
-            make = self._spawn if order["parent"] is None else self._branch
-            born = make(order, passed)
+            if "attach" in order:
+                self._attach(order, passed)
+            elif order["parent"] is None:
+                born = self._spawn(order, passed)
+            else:
+                born = self._branch(order, passed)
         except OSError as error:
             send(self._control, {"error": f"{error}", "step": "namespaces"})
-            born = None
         if not born:
             for descriptor in passed:
                 os.close(descriptor)
         return born
 
     def _spawn(self, order: dict, passed: list[int]) -> tuple[contain.Sandbox, int] | None:  # type: ignore[type-arg]
-        stream, *entrances = passed
+        stream, *entrances = passed[: len(passed) - len(order["mounts"])]
         pid, pidfd = -1, -1
         mapped, mark = os.pipe()
         network = (
@@ -272,7 +279,8 @@ class _Zygote:
                 self._leave(stream, entrances)
                 if not os.read(mapped, 1):
                     os._exit(1)
-                return self._plan(order), stream
+                mounts_given = given.hold(passed[1 + len(entrances) :], order["mounts"])
+                return self._plan(order, mounts_given), stream
             userns.write_sandbox_map(pid, order["id"])
             if self._blueprint.kept:
                 self._families[order["number"]] = family.Parent.young(pid, pidfd, network)
@@ -296,13 +304,22 @@ class _Zygote:
         parent = self._families.get(order["parent"])
         if parent is None:
             raise OSError("the sandbox to branch from is gone")
-        branch = family.spawn(parent, _SPAWN_FLAGS)
-        if branch is None:
+        branch = family.spawn(parent, _SPAWN_FLAGS, given.INHERITED)
+        if isinstance(branch, list):
             self._leave(stream, entrances)
-            return self._plan(order, family=to_parent), stream
+            places = [{"place": place, "folder": True} for place in given.INHERITED]
+            return self._plan(order, given.hold(branch, places), family=to_parent), stream
         self._families[order["number"]] = branch
         self._watch(branch.pidfd, None)
         return None
+
+    def _attach(self, order: dict, passed: list[int]) -> None:  # type: ignore[type-arg]
+        """Mounts into a sandbox that lives."""
+        sandbox = self._families.get(order["attach"])
+        if sandbox is None:
+            raise OSError("the sandbox is gone")
+        given.attach_to(sandbox, given.hold(passed, order["mounts"]))
+        send(self._control, {})
 
     def _watch(self, pidfd: int, network: netns.Network | None) -> None:
         self._poll.register(pidfd, select.EPOLLIN)
@@ -321,13 +338,20 @@ class _Zygote:
             fault(stream, "cgroup", f"the kernel did not let it in: {error}", CGROUP_HINT)
             os._exit(1)
 
-    def _plan(self, order: dict, *, family: int = -1) -> contain.Sandbox:  # type: ignore[type-arg]
+    def _plan(
+        self,
+        order: dict,  # type: ignore[type-arg]
+        mounts_given: list[given.Given],
+        *,
+        family: int = -1,
+    ) -> contain.Sandbox:
         return contain.Sandbox(
             self._blueprint,
             order["disk_bytes"],
             order["disk_files"],
             order["cpus"],
             rehearse=order["rehearse"],
+            given=mounts_given,
             family=family,
         )
 
@@ -351,7 +375,7 @@ class _Zygote:
 
 def _sandbox(sandbox: contain.Sandbox, stream: int) -> forking.Waiting:
     os.dup2(stream, 3, inheritable=False)
-    os.closerange(4, 1 << 20)
+    given.close_others(4, sandbox.given)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         contain.begin(sandbox)

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Mapping, Sequence
 
 MOST_BYTES = 65536
-MOST_DESCRIPTORS = 16
+MOST_DESCRIPTORS = 64
 
 
 def send(

@@ -36,9 +36,15 @@ MOUNT_ATTR_RDONLY = 0x1
 MOUNT_ATTR_NOSUID = 0x2
 MOUNT_ATTR_NODEV = 0x4
 MOUNT_ATTR_NOEXEC = 0x8
+MOUNT_ATTR_IDMAP = 0x10_0000
 
 AT_FDCWD = -100
+AT_EMPTY_PATH = 0x1000
 AT_RECURSIVE = 0x8000
+
+OPEN_TREE_CLONE = 0x1
+OPEN_TREE_CLOEXEC = 0x8_0000
+MOVE_MOUNT_F_EMPTY_PATH = 0x4
 
 PR_SET_DUMPABLE = 4
 PR_CAPBSET_READ = 23
@@ -133,6 +139,25 @@ def mount_setattr(path: str | os.PathLike[str], *, attr_set: int) -> None:
     """Change a mount with all mounts below it: a read-only bind in one call."""
     attributes = (ctypes.c_uint64 * 4)(attr_set, 0, 0, 0)
     syscall(NUMBERS["mount_setattr"], AT_FDCWD, _path(path), AT_RECURSIVE, attributes, 32)
+
+
+def detached_copy(path: str | os.PathLike[str], *, directory: int = AT_FDCWD) -> int:
+    """A copy of the mount at `path`, from that folder or file downwards with all mounts below it,
+    that is nowhere to be seen: only this descriptor holds it."""
+    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE | AT_EMPTY_PATH
+    return syscall(NUMBERS["open_tree"], directory, _path(path), flags)
+
+
+def change_detached(mount: int, *, attr_set: int = 0, propagation: int = 0, users: int = 0) -> None:
+    """As `mount_setattr`, for a detached one. `users`: a user namespace to read its owners by."""
+    attributes = (ctypes.c_uint64 * 4)(attr_set, 0, propagation, users)
+    syscall(NUMBERS["mount_setattr"], mount, b"", AT_EMPTY_PATH | AT_RECURSIVE, attributes, 32)
+
+
+def attach(mount: int, target: str | os.PathLike[str]) -> None:
+    """Puts a detached mount into our mount namespace. A link at the end of `target` is refused."""
+    nr = NUMBERS["move_mount"]
+    syscall(nr, mount, b"", AT_FDCWD, _path(target), MOVE_MOUNT_F_EMPTY_PATH)
 
 
 def close_range(first: int, last: int = 0xFFFF_FFFF, flags: int = 0) -> None:

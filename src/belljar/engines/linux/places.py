@@ -8,6 +8,9 @@ UID = GID = 1000
 
 COMMANDS = "/opt/belljar/bin"
 """On PATH before the host's own commands."""
+PACKAGES = "/opt/belljar/packages"
+"""Sets of packages, each in a folder with a number."""
+MOST_SETS = 16
 BOX = "/run/box"
 """The tmpfs behind the writable places, while a sandbox is built."""
 EMPTY = "/run/empty"

@@ -6,7 +6,19 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from .places import BOX, COMMANDS, EMPTY, GID, INPUT, PROC_SYS, UID, WORKSPACE, WRITABLE
+from .places import (
+    BOX,
+    COMMANDS,
+    EMPTY,
+    GID,
+    INPUT,
+    MOST_SETS,
+    PACKAGES,
+    PROC_SYS,
+    UID,
+    WORKSPACE,
+    WRITABLE,
+)
 
 Step = tuple[str, ...]
 """(kind, place inside, …): plain texts, because the plan travels to the zygote as JSON."""
@@ -117,6 +129,7 @@ def plan_root(facts: HostFacts, environment: tuple[str, str] | None) -> list[Ste
         steps.append(link(f"/dev/{name}", f"/proc/self/fd{to}"))
     steps.append(link("/dev/ptmx", "pts/ptmx"))
     steps += [folder(path) for path in (*WRITABLE, INPUT, "/dev/pts", BOX, EMPTY, "/proc", "/sys")]
+    steps += [folder(f"{PACKAGES}/{number}") for number in range(1, MOST_SETS + 1)]
     steps += [file(f"{PROC_SYS}/{name}", f"{text}\n") for name, text in PROC_SYS_FILES.items()]
     steps.append(link("/var/tmp", "../tmp"))
     steps += [link(f"{COMMANDS}/{name}", facts.python) for name in ("python", "python3")]
