@@ -180,7 +180,10 @@ class Conversation:
             self._lose(f"what it sent could not be read: {slip!r}")
 
     def _verdict(self) -> str:
-        seen = self.wall.look()
+        try:
+            seen = self.wall.look()
+        except EngineError as error:
+            return error.message
         if seen and seen.out_of_memory:
             return "its memory ran out and the kernel ended it"
         return "it ended"

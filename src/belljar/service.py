@@ -162,15 +162,12 @@ class Service:
         decision = self._decide(request)
         request = decision.request
         environment, tier = execution.environment(request)
-        pool, reason = self._walls.find(
-            request.engine, self._wanted(request, environment.name, None)
-        )
+        sources = await asyncio.to_thread(inputs.look, paths) if paths else ()
+        wanted = self._wanted(request, environment.name, None)._replace(kept=True)
+        pool, reason = self._walls.find(request.engine, wanted)
         engine = pool.engine
-        if not engine.capabilities.kept:
-            raise Unsupported(
-                f"the engine {engine.name!r} cannot keep a sandbox between runs",
-                hint="the jail can",
-            )
+        if packages:
+            mounting(engine, request)
         ground = dataclasses.replace(await self._ground(pool, environment, tier), kept=True)
         order = execution.order(request, ground, engine.interpreter)
         wall = await engine.create(ground, request.limits, waiting=False)

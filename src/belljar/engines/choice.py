@@ -76,6 +76,8 @@ class Wanted(NamedTuple):
     """Files or inputs were given."""
     disk_files: bool
     """Another limit of files than the usual was asked for."""
+    kept: bool = False
+    """It is to live from run to run."""
 
 
 class Choice(NamedTuple):
@@ -146,6 +148,8 @@ def lacks(can: Capabilities, wanted: Wanted) -> str:
     if can.environments is not None and wanted.environment not in can.environments:
         known = ", ".join(sorted(can.environments))
         return f"cannot give the environment {wanted.environment!r}, only {known}"
+    if wanted.kept and not can.kept:
+        return "cannot keep a sandbox from run to run (Sandbox)"
     if wanted.fresh_exec and not can.fresh_exec:
         return "cannot execute a new interpreter for each run (fresh_exec)"
     if wanted.live_stdin and not can.live_stdin:

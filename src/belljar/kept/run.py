@@ -6,12 +6,14 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from belljar.conversation import Conversation, Refusal
+from belljar.engines.base import Seen
 from belljar.errors import LimitExceeded, SandboxLost
 from belljar.kept import events, outputs
-from belljar.model import Dropped, ErrorInfo, Limits, Output, Result, Status
+from belljar.model import Dropped, ErrorInfo, Limits, Output, Result, Status, Usage
 
 TICK_S = 0.25
 INTERRUPT_S = 2.0
@@ -167,6 +169,7 @@ class Run:
         return asked.done()
 
     async def _tick(self) -> None:
+        """Where the wall cannot be looked at, the agent tells (see `_heard`)."""
         while seen := self._conversation.wall.look():
             self._tell(events.Used(usage=seen.usage))
             await asyncio.sleep(TICK_S)
@@ -193,6 +196,9 @@ class Run:
             )
         elif isinstance(event.get("extend"), (int, float)) and event["extend"] > 0:
             self.extend(min(float(event["extend"]), self._maximum_s))
+        elif isinstance(event.get("used"), dict):
+            if self._conversation.wall.look() is None:
+                self._tell(events.Used(usage=usage(event["used"])))
         elif event.get("tail") in (1, 2):
             self._in_tail.add(event["tail"])
 
@@ -263,6 +269,26 @@ def dropped(told: Mapping[str, Any]) -> Dropped:
     if not isinstance(counts, dict):
         return Dropped()
     return Dropped(stdout=whole(counts.get("1")), stderr=whole(counts.get("2")))
+
+
+def usage(used: object, seen: Seen | None = None) -> Usage:
+    """What the wall saw; what it cannot see, as the agent told it."""
+    told = used if isinstance(used, dict) else {}
+    if seen is None:
+        return Usage(
+            cpu_ms=whole(told.get("cpu_ms")),
+            peak_memory_bytes=whole(told.get("peak_memory_bytes")),
+            peak_processes=whole(told.get("peak_processes")),
+        )
+    if seen.usage.peak_processes:
+        return seen.usage
+    return replace(seen.usage, peak_processes=whole(told.get("peak_processes")))
+
+
+def out_of_memory(used: object, seen: Seen | None) -> bool:
+    """Of the whole sandbox; whether that is why the run ended is another question."""
+    told = isinstance(used, dict) and used.get("out_of_memory") is True
+    return told or bool(seen and seen.out_of_memory)
 
 
 def whole(value: object) -> int:

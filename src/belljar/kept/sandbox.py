@@ -13,14 +13,14 @@ from typing import Any, Literal
 from belljar.conversation import Conversation, Refusal
 from belljar.core import Belljar
 from belljar.engines.base import Inside
-from belljar.errors import Busy, Closed, InvalidRequest, SandboxEnded, SandboxLost
+from belljar.errors import Busy, Closed, InvalidRequest, SandboxEnded, SandboxLost, Unsupported
 from belljar.holding import Held
 from belljar.kept import events, run
 from belljar.kept.files import Files
 from belljar.kept.options import make_options
 from belljar.kept.processes import Process, command
 from belljar.kept.run import Run
-from belljar.model import Result, Usage
+from belljar.model import Result
 from belljar.policy.variables import check_variables
 
 WhenBusy = Literal["wait", "refuse"]
@@ -165,7 +165,8 @@ class Sandbox:
     def _result(self, held: Held, told: Mapping[str, Any]) -> Result:
         seen = held.conversation.wall.look()
         lost = told.get("lost") is True
-        status = run.judge(told, out_of_memory=lost and bool(seen and seen.out_of_memory))
+        used = told.get("used")
+        status = run.judge(told, out_of_memory=lost and run.out_of_memory(used, seen))
         if lost:
             self._lost = {
                 "out_of_memory": "its memory ran out and the kernel ended it",
@@ -189,7 +190,7 @@ class Sandbox:
             dropped=run.dropped(told),
             error=run.uncaught(told),
             duration_ms=told["duration_ms"],
-            usage=seen.usage if seen else Usage(),
+            usage=run.usage(used, seen),
             execution_id=secrets.token_hex(16),
             language=held.request.language,
             environment=held.ground.name,
@@ -253,6 +254,11 @@ class Sandbox:
         self._processes = {n: p for n, p in self._processes.items() if p.running}
         self._processes[process.process_id] = process
         return process
+        if terminal and not held.engine.capabilities.terminals:
+            raise Unsupported(
+                f"terminal: {held.engine.name} cannot give a program a terminal",
+                hint="start it without one, or behind another engine: the jail has terminals",
+            )
 
     def processes(self) -> list[Process]:
         """Those that run."""
@@ -272,6 +278,19 @@ class Sandbox:
         return self._checkpoints
 
     async def rollback(self, run_id: int) -> None:
+    # -- packages --------------------------------------------------------------------------------
+
+    async def install(self, *packages: str) -> dict[str, str]:
+        """Makes packages importable from the next run on, also after `rollback` and in branches
+        that are made from now on. Returns the versions of all that were installed here."""
+        async with self._taking_turns():
+            held = self._usable(state=False)
+            before = held.packages.path
+            if await held.install(packages):
+                new = [folder for folder in held.packages.path if folder not in before]
+                await self._ask(held, "install", package_path=new)
+            return held.packages.versions
+
         """Variables and files are again what they were before that run."""
         async with self._taking_turns():
             held = self._usable(state=False)
@@ -341,9 +360,11 @@ class Sandbox:
         limits = held.request.limits
         processes = limits.processes + self._options.checkpoints + 2
         inside = held.conversation.wall.apply(dataclasses.replace(limits, processes=processes))
-        if inside.watch_memory_bytes:  # nobody watches a kept sandbox: each process has the limit
+        if inside.watch_memory_bytes and held.engine.capabilities.branches:
+            # Branches are seen in their parent, so nobody can watch one alone: each process has
+            # the limit.
             rlimits = {**inside.rlimits, "RLIMIT_DATA": inside.watch_memory_bytes}
-            inside = dataclasses.replace(inside, rlimits=rlimits)
+            inside = dataclasses.replace(inside, rlimits=rlimits, watch_memory_bytes=None)
         return inside
 
     # -- the end ---------------------------------------------------------------------------------
@@ -463,6 +484,8 @@ async def _place(talk: Conversation, name: str, content: bytes) -> None:
 
 
 def _set_up(held: Held, inside: Inside) -> dict[str, Any]:
+        "watch_memory_bytes": inside.watch_memory_bytes,
+        "cpus": inside.cpus,
     return {
         "env": dict(held.env),
         "rlimits": dict(inside.rlimits),

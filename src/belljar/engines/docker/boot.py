@@ -22,7 +22,7 @@ from belljar.engines.linux import landlock, seccomp, syscalls
 from belljar.runtimes import guest
 
 PACKAGE = "belljar_guest"
-_MODULES = (
+_ONE_RUN = (
     "__init__",
     "protocol",
     "spool",
@@ -33,18 +33,20 @@ _MODULES = (
     "agent",
     "ending",
     "runner",
+    "standalone",
 )
-_MAIN = "standalone"
+"""All that a sandbox for one run needs; one that is kept needs the whole guest."""
 LANDLOCK = 9
 """The newest version of it that we know all rights of."""
 
 
 @cache
-def pack() -> bytes:
+def pack(*, kept: bool = False) -> bytes:
     source: dict[str, str] = {}
     code: dict[str, str] = {}
     folder = Path(guest.__file__).parent
-    for module in (*_MODULES, _MAIN):
+    whole = sorted(file.stem for file in folder.glob("*.py"))
+    for module in whole if kept else _ONE_RUN:
         name = PACKAGE if module == "__init__" else f"{PACKAGE}.{module}"
         source[name] = (folder / f"{module}.py").read_text()
         code[name] = _base64(marshal.dumps(_compiled(source[name])))
@@ -69,7 +71,8 @@ def pack() -> bytes:
 
 
 def command(python: str, configuration: dict[str, Any]) -> list[str]:
-    return [python, "-I", "-c", _inside(), str(len(pack())), json.dumps(configuration)]
+    size = len(pack(kept=configuration.get("kept", False)))
+    return [python, "-I", "-c", _inside(), str(size), json.dumps(configuration)]
 
 
 @cache

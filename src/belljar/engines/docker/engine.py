@@ -45,7 +45,7 @@ _WEAK = ("absent", "unknown", "not write-protected")
 
 class DockerEngine:
     name = "docker"
-    capabilities = Capabilities(most_waiting=16)
+    capabilities = Capabilities(most_waiting=16, kept=True, terminals=False)
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -193,9 +193,15 @@ class DockerEngine:
                 reserve=plan.reserve(place, ground, waiting=waiting),
                 uid=place.uid,
             )
-            # Before the start, so that nothing is waited for; the kernel holds it until then.
-            await asyncio.get_running_loop().sock_sendall(stream, boot.pack())
-            await self.daemon.call("POST", f"/containers/{container}/start")
+            # Before the start, so that nothing is waited for; the kernel holds it until then, as
+            # far as it has room.
+            pack = boot.pack(kept=ground.kept)
+            sending = asyncio.ensure_future(asyncio.get_running_loop().sock_sendall(stream, pack))
+            try:
+                await self.daemon.call("POST", f"/containers/{container}/start")
+                await sending
+            finally:
+                sending.cancel()
             state = (await self.daemon.call("GET", f"/containers/{container}/json"))["State"]
         except BaseException as error:
             if stream:
@@ -262,7 +268,7 @@ class DockerEngine:
 
     def _know(self, info: Mapping[str, Any]) -> None:
         self._facts = read(info)
-        self.capabilities = Capabilities(own_environments=not self._facts.local, most_waiting=16)
+        self.capabilities = replace(self.capabilities, own_environments=not self._facts.local)
 
     async def _sweep(self) -> None:
         """Removes what a Belljar left that was killed."""

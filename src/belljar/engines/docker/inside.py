@@ -141,12 +141,15 @@ def boot() -> Callable[[], None]:
     pack = take(int(sys.argv[1]))
     configuration = json.loads(sys.argv[2])
     check(configuration["python"])
-    check_places(configuration["writable"], configuration["disk_bytes"])
+    store = [configuration["roots"]["store"]] if configuration["kept"] else []
+    check_places([*configuration["writable"], *store], configuration["disk_bytes"])
     filter_calls(pack["filters"])
     finder = importer(pack)
     sys.meta_path.insert(0, finder)
     from belljar_guest import standalone  # type: ignore[import-not-found]
 
+    if configuration["kept"]:
+        from belljar_guest import resident  # noqa: F401
     sys.meta_path.remove(finder)
 
     class Counted(standalone.watch.Watched):  # type: ignore[misc]

@@ -39,6 +39,8 @@ NANO = 1_000_000_000
 OOM_PREFERENCE = 250
 """Among the host's processes rather this one; among the sandbox's own the code (500)."""
 HOST_NAME = "belljar"
+STORE = "/var/lib/belljar"
+"""Where the files of a kept sandbox's checkpoints are."""
 DESCRIPTORS = 65_536
 UIDS = range(50_000, 51_024)
 """Few systems give these to their users, and they fit a remapped daemon's 65,536."""
@@ -165,9 +167,9 @@ def container(
             "Dns": ["127.0.0.1"],  # refused on loopback at once: a temporary failure (I4)
             "DnsOptions": ["timeout:1", "attempts:1"],
             "DnsSearch": ["."],
-            "Tmpfs": {} if place.counted_outside else tmpfs(place, limits),
+            "Tmpfs": {} if place.counted_outside else tmpfs(place, ground, limits),
             "Mounts": mounts(place, ground)
-            + (volumes(place, limits) if place.counted_outside else []),
+            + (volumes(place, ground, limits) if place.counted_outside else []),
             "MaskedPaths": masked(place),
             "ReadonlyPaths": list(READ_ONLY),
             "Sysctls": SYSCTLS if place.runtime in PLAIN_RUNTIMES else {},
@@ -183,9 +185,12 @@ def container(
 
 def configuration(place: Place, ground: Ground, limits: Limits, *, waiting: bool) -> dict[str, Any]:
     """For the agent (see guest/standalone.py). What nobody waits for is imported ahead."""
+    roots = {"workspace": WORKSPACE, "input": INPUT, "output": OUTPUT}
+    if ground.kept:
+        roots.update(tmp="/tmp", store=STORE)
     return {
         "stream": [0, 1],
-        "roots": {"workspace": WORKSPACE, "input": INPUT, "output": OUTPUT},
+        "roots": roots,
         "user": None,
         "package_path": list(ground.package_path),
         "preload": list(ground.preload) if waiting else [],
@@ -194,6 +199,7 @@ def configuration(place: Place, ground: Ground, limits: Limits, *, waiting: bool
         "writable": list(WRITABLE),
         "disk_bytes": limits.disk_bytes,
         "python": list(sys.version_info[:2]) if place.native else None,
+        "kept": ground.kept,
     }
 
 
@@ -219,13 +225,15 @@ def resources(limits: Limits, reserve: Reserve) -> dict[str, int]:
     }
 
 
-def tmpfs(place: Place, limits: Limits) -> dict[str, str]:
+def tmpfs(place: Place, ground: Ground, limits: Limits) -> dict[str, str]:
     """Each place has the whole quota: Docker cannot mount one tmpfs in several places. What lies in
     them is in the memory limit, so all of them together cannot hold more than that."""
-    return {at: f"rw,exec,nosuid,nodev,{_quota(place, at, limits)}" for at in _writable(place)}
+    return {
+        at: f"rw,exec,nosuid,nodev,{_quota(place, at, limits)}" for at in _writable(place, ground)
+    }
 
 
-def volumes(place: Place, limits: Limits) -> list[dict[str, Any]]:
+def volumes(place: Place, ground: Ground, limits: Limits) -> list[dict[str, Any]]:
     """The same, mounted by the host's kernel instead of the runtime's."""
     return [
         {
@@ -244,18 +252,20 @@ def volumes(place: Place, limits: Limits) -> list[dict[str, Any]]:
                 },
             },
         }
-        for at in _writable(place)
+        for at in _writable(place, ground)
     ]
 
 
-def _writable(place: Place) -> tuple[str, ...]:
-    return WRITABLE if place.inputs else (*WRITABLE, INPUT)
+def _writable(place: Place, ground: Ground) -> tuple[str, ...]:
+    """By the agent; the code is kept out of the last two by Landlock, where the kernel has it."""
+    inputs = () if place.inputs else (INPUT,)
+    return (*WRITABLE, *inputs, *((STORE,) if ground.kept else ()))
 
 
 def _quota(place: Place, at: str, limits: Limits) -> str:
     if place.podman:  # knows neither owners nor a number of files
         return f"size={limits.disk_bytes},mode=1777,notmpcopyup"
-    mode = "1777" if at in ("/tmp", "/dev/shm") else "0755"
+    mode = "1777" if at in ("/tmp", "/dev/shm") else "0700" if at == STORE else "0755"
     size = f"size={limits.disk_bytes},nr_inodes={limits.disk_files}"
     return f"{size},uid={place.uid},gid={place.uid},mode={mode}"
 

@@ -85,7 +85,7 @@ class DockerWall(DestroyedOnce):
             return
         try:
             self._group.baseline()
-            if self._reserve.memory_bytes:
+            if self._reserve.memory_bytes and self._held is None:  # later on it is the code's
                 self._held = self._group.memory()
                 self._apply_exactly(self._limits)
         except FileNotFoundError:  # it ended meanwhile; the stream will say so

@@ -85,6 +85,7 @@ def ground_file(ground: Ground, *, disk_bytes: int) -> Step:
         "package_path": list(ground.package_path),
         "preload": list(ground.preload),
         "rehearsal": ground.rehearsal,
+        "kept": ground.kept,
     }
     return file(GROUND, json.dumps(content))
 

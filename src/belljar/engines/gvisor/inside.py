@@ -27,28 +27,34 @@ def main() -> None:
         os.set_blocking(stream, True)  # what comes from the host is not, in gVisor
     with open(GROUND) as file:
         ground = json.load(file)
-    make_places(ground["disk_bytes"])
+    store = make_places(ground["disk_bytes"], kept=ground["kept"])
     kernel.mount(places.EMPTY, "/proc/1", None, kernel.MS_BIND)
     for path in ("/dev/fuse", "/dev/net/tun"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
     with contextlib.suppress(FileNotFoundError):
         os.rmdir("/dev/net")
+    roots: dict[str, str | int] = {
+        "workspace": places.WORKSPACE,
+        "input": places.INPUT,
+        "output": places.OUTPUT,
+    }
+    if ground["kept"]:
+        from belljar.runtimes.guest import resident  # noqa: F401 - later it cannot be read any more
+
+        roots.update(tmp="/tmp", store=store)
     configuration = {
         "stream": [0, 1],
-        "roots": {
-            "workspace": places.WORKSPACE,
-            "input": places.INPUT,
-            "output": places.OUTPUT,
-        },
+        "roots": roots,
         "user": [places.UID, places.GID],
         "package_path": ground["package_path"],
         "preload": ground["preload"],
         "rehearsal": ground["rehearsal"],
         "rehearse": True,
         "snapshot": True,
+        "kept": ground["kept"],
     }
-    sentry = Sentry(ground["disk_bytes"])
+    sentry = Sentry(ground["disk_bytes"], store)
     as_code()
     standalone.main(json.dumps(configuration), sentry)
 
@@ -56,9 +62,11 @@ def main() -> None:
 class Sentry(standalone.Place):
     """What this wall adds inside."""
 
-    def __init__(self, disk_bytes: int) -> None:
+    def __init__(self, disk_bytes: int, store: int = -1) -> None:
         self.watched = Metered
         self._disk_bytes = disk_bytes
+        self._store = store
+        """Where the files of checkpoints are, if the sandbox is kept."""
         self._program = seccomp.build()
 
     def enter(self) -> None:
@@ -72,11 +80,14 @@ class Sentry(standalone.Place):
         if disk_bytes == self._disk_bytes:
             return
         # gVisor cannot change the size of a tmpfs: a new one goes over it.
-        names = (places.WORKSPACE, places.OUTPUT)
+        names = (places.WORKSPACE, places.OUTPUT, "/tmp")
         before = {_identity(os.stat(name)): name for name in names}
         as_root()
-        make_places(disk_bytes)
+        store = make_places(disk_bytes, kept=self._store >= 0)
         as_code()
+        if store >= 0:
+            os.dup2(store, self._store, inheritable=False)
+            os.close(store)
         for descriptor in range(3, 64):
             try:
                 name = before.get(_identity(os.fstat(descriptor)))
@@ -120,19 +131,25 @@ def _sizes(path: str, *keys: bytes) -> list[int]:
     return [int(line[1]) * 1024 for line in lines if line and line[0] in keys]
 
 
-def make_places(disk_bytes: int) -> None:
-    """One tmpfs, so one quota (L4), seen at each writable place."""
+def make_places(disk_bytes: int, *, kept: bool) -> int:
+    """One tmpfs, so one quota (L4), seen at each writable place. Returns the only way to the files
+    of checkpoints, if the sandbox is `kept`."""
     kernel.mount("belljar", places.BOX, "tmpfs", _HIDDEN, f"size={disk_bytes},mode=0777")
     sources = {target: f"{places.BOX}/{target.rpartition('/')[2]}" for target in places.WRITABLE}
     as_code()
     for target, source in sources.items():
         os.mkdir(source)
         os.chmod(source, 0o1777 if target in ("/tmp", "/dev/shm") else 0o755)
+    store = -1
+    if kept:
+        os.mkdir(f"{places.BOX}/store", 0o700)
+        store = os.open(f"{places.BOX}/store", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     as_root()
     for target, source in sources.items():
         os.makedirs(target, exist_ok=True)
         kernel.mount(source, target, None, kernel.MS_BIND | _HIDDEN)
     kernel.mount(places.EMPTY, places.BOX, None, kernel.MS_BIND)
+    return store
 
 
 def as_code() -> None:

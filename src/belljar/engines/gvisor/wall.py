@@ -45,10 +45,12 @@ class GvisorWall(DestroyedOnce):
         self._killed = False
 
     def settle(self) -> None:
+        """What is held at the first time was there before any code; later on it is the code's."""
         if self._group:
             self._group.baseline()
-            self._held_bytes = self._group.usage().peak_memory_bytes
-            groups.apply(self._group, self._limits, held_bytes=self._held_bytes)
+            if not self._held_bytes:
+                self._held_bytes = self._group.usage().peak_memory_bytes
+                groups.apply(self._group, self._limits, held_bytes=self._held_bytes)
 
     def apply(self, limits: Limits) -> Inside:
         if self._group and limits != self._limits:

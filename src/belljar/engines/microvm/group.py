@@ -9,6 +9,7 @@ import os
 import resource
 import time
 
+from belljar.engines.linux import places
 from belljar.runtimes.guest import watch
 
 FOLDER = "/run/belljar/cgroup"
@@ -16,11 +17,19 @@ CODE = f"{FOLDER}/code"
 _PERIOD_US = 100_000
 
 
-def make() -> None:
-    """In an emptied cgroup v2 file system: one group for the code, to be limited by each run."""
+def make(*, kept: bool) -> None:
+    """In an emptied cgroup v2 file system: one group for the code, to be limited by each run.
+
+    Of a kept sandbox one process after the other ends when memory runs out, checkpoints first; of
+    any other all do at once. The agent of a kept one does to files what the code's user may do, so
+    it gets the two limits to write."""
     _write(f"{FOLDER}/cgroup.subtree_control", "+cpu +memory +pids")
     os.mkdir(CODE)
-    _write(f"{CODE}/memory.oom.group", "1")
+    _write(f"{CODE}/memory.oom.group", "0" if kept else "1")
+    for name in ("memory.max", "cpu.max"):
+        if kept:
+            os.chown(f"{CODE}/{name}", places.UID, places.GID)
+    Counted.group = os.open(CODE, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def enter() -> None:
@@ -31,18 +40,21 @@ def enter() -> None:
 class Counted(watch.Watched):
     """The kernel watches; this reads what it saw."""
 
+    group = -1
+    """The code's, opened while we could still reach it by its path."""
+
     def __init__(self, memory_bytes: int, disk: int) -> None:
-        _write(f"{CODE}/memory.max", str(memory_bytes))
-        self._killed_before = _killed()
-        self._cpu_before_ms = _cpu_ms()
+        _write("memory.max", str(memory_bytes), folder=self.group)
+        self._killed_before = self._killed()
+        self._cpu_before_ms = self._cpu_ms()
         self._next_tell = time.monotonic() + watch.TELL_MS / 1000
 
     def share(self, cpus: float) -> None:
         quota = max(1000, round(cpus * _PERIOD_US))
-        _write(f"{CODE}/cpu.max", f"{quota} {_PERIOD_US}")
+        _write("cpu.max", f"{quota} {_PERIOD_US}", folder=self.group)
 
     def exceeded(self) -> bool:
-        return False  # the kernel has killed the whole group before anybody could ask
+        return False  # the kernel has killed before anybody could ask
 
     def last_look(self) -> None:
         pass
@@ -58,38 +70,43 @@ class Counted(watch.Watched):
         return True
 
     def cpu_ms(self, reaped_ms: int) -> int:
-        return _cpu_ms() - self._cpu_before_ms
+        return self._cpu_ms() - self._cpu_before_ms
 
     def summary(self) -> dict:  # type: ignore[type-arg]
         largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
         return {
-            "out_of_memory": _killed() > self._killed_before,
-            "peak_memory_bytes": _number("memory.peak", largest),
-            "peak_processes": _number("pids.peak", 1),
+            "out_of_memory": self._killed() > self._killed_before,
+            "peak_memory_bytes": self._number("memory.peak", largest),
+            "peak_processes": self._number("pids.peak", 1),
         }
 
+    def _killed(self) -> int:
+        lines = _read("memory.events", folder=self.group).splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
 
-def _killed() -> int:
-    with open(f"{CODE}/memory.events") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("oom_kill "))
+    def _cpu_ms(self) -> int:
+        lines = _read("cpu.stat", folder=self.group).splitlines()
+        used = next(int(line.split()[1]) for line in lines if line.startswith("usage_usec "))
+        return used // 1000
+
+    def _number(self, file: str, otherwise: int) -> int:
+        """Older kernels keep no peaks."""
+        try:
+            return int(_read(file, folder=self.group))
+        except OSError:
+            return otherwise
 
 
-def _cpu_ms() -> int:
-    with open(f"{CODE}/cpu.stat") as file:
-        return next(int(line.split()[1]) // 1000 for line in file if line.startswith("usage_usec "))
-
-
-def _number(file: str, otherwise: int) -> int:
-    """Older kernels keep no peaks."""
+def _read(path: str, *, folder: int) -> str:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
     try:
-        with open(f"{CODE}/{file}") as opened:
-            return int(opened.read())
-    except OSError:
-        return otherwise
+        return os.read(descriptor, 65536).decode()
+    finally:
+        os.close(descriptor)
 
 
-def _write(path: str, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY)
+def _write(path: str, text: str, *, folder: int | None = None) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC, dir_fd=folder)
     try:
         os.write(descriptor, text.encode())
     finally:

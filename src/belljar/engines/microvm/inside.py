@@ -11,6 +11,7 @@ agent is up goes to the console as a traceback, and the machine stops.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import os
@@ -71,18 +72,21 @@ def main() -> None:
     stream = _start()
     ground = receive(stream)
     _environment(ground)
-    _writable_places(ground["disk_bytes"], ground["disk_files"])
+    kept = ground["kept"]
+    _writable_places(ground["disk_bytes"], ground["disk_files"], kept=kept)
     _cover_kernel_information()
-    _lock_up()
+    _lock_up(kept=kept)
+    names = ("workspace", "input", "output", *(("tmp", "store") if kept else ()))
     configuration = {
         "stream": [stream, stream],
-        "roots": {name: f"{BOX}/{name}" for name in ("workspace", "input", "output")},
+        "roots": {name: f"{BOX}/{name}" for name in names},
         "user": [places.UID, places.GID],
         "package_path": ground["package_path"],
         "preload": ground["preload"],
         "rehearsal": ground["rehearsal"],
         "rehearse": True,
         "snapshot": True,
+        "kept": kept,
     }
     standalone.main(json.dumps(configuration), Machine())
 
@@ -96,7 +100,11 @@ class Machine(standalone.Place):
         self._program = seccomp.build()
         self._landlock = landlock.abi()
 
+    def keep(self) -> None:
+        _files_as(places.UID, places.GID)
+
     def enter(self) -> None:
+        _files_as(0, 0)
         group.enter()
         capabilities.bound()
 
@@ -158,7 +166,14 @@ def _environment(ground: dict[str, Any]) -> None:
     kernel.mount(disk, ground["mount"], ground["file_system"], kernel.MS_RDONLY | _HIDDEN)
 
 
-def _writable_places(disk_bytes: int, disk_files: int) -> None:
+def _files_as(uid: int, gid: int) -> None:
+    """Whose rights count when we do something to files; all other rights stay what they are."""
+    libc = ctypes.CDLL(None)
+    libc.setfsgid(gid)
+    libc.setfsuid(uid)
+
+
+def _writable_places(disk_bytes: int, disk_files: int, *, kept: bool) -> None:
     """One tmpfs, so one quota (L4), seen at each writable place; /data/input read-only.
 
     The agent has its own way to all of them, below a folder that is closed to the code."""
@@ -169,11 +184,14 @@ def _writable_places(disk_bytes: int, disk_files: int) -> None:
     for target in (*places.WRITABLE, places.INPUT):
         source = f"{BOX}/{target.rpartition('/')[2]}"
         os.mkdir(source, 0o755)
-        if target != places.INPUT:
+        if target != places.INPUT or kept:
             os.chown(source, places.UID, places.GID)
         kernel.mount(source, target, None, kernel.MS_BIND)
     for name in ("tmp", "shm"):
         os.chmod(f"{BOX}/{name}", 0o1777)
+    if kept:
+        os.mkdir(f"{BOX}/store", 0o700)
+        os.chown(f"{BOX}/store", places.UID, places.GID)
     read_only = kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY | _HIDDEN
     kernel.mount(None, places.INPUT, None, read_only)
 
@@ -195,12 +213,12 @@ def _devices() -> None:
     kernel.mount(None, "/dev", None, read_only | kernel.MS_NOSUID | kernel.MS_NOEXEC)
 
 
-def _lock_up() -> None:
+def _lock_up(*, kept: bool) -> None:
     kernel.sethostname("belljar")
     _loopback_up()
     os.mkdir(group.FOLDER)
     kernel.mount("cgroup2", group.FOLDER, "cgroup2", _HIDDEN | kernel.MS_NOEXEC)
-    group.make()
+    group.make(kept=kept)
     for name, value in _SETTINGS.items():
         try:
             with open(f"/proc/sys/{name}", "w") as file:

@@ -82,6 +82,7 @@ async def make_snapshot(
             "package_path": list(ground.package_path),
             "preload": list(ground.preload),
             "rehearsal": ground.rehearsal,
+            "kept": ground.kept,
             "disk_bytes": limits.disk_bytes,
             "disk_files": limits.disk_files,
         }

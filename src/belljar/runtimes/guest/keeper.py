@@ -1,7 +1,7 @@
 """Pid 1 of a sandbox that is kept: it holds an interpreter, runs commands, reads and writes files.
 
 The host asks (ASK) and is answered once (ANSWER), at the end of what takes long:
-    set_up      {env, rlimits, folder, package_path, woken, checkpoints}
+    set_up      {env, rlimits, folder, package_path, woken, checkpoints, watch_memory_bytes, cpus}
     run         {code, name, run, output_bytes}; its channel has the standard streams
     interrupt   KeyboardInterrupt in the run, or SIGINT for a program
     kill        ends the interpreter; its state is lost
@@ -33,10 +33,12 @@ from .hostlink import HostLink
 from .inputs import Inputs
 from .processes import Processes
 from .runs import Runs
+from .meter import Meter
 from .snapshots import Snapshots
 from .wake import wake
 
 LINGER_MS = 1
+from .watch import Watched
 
 
 class Become(BaseException):
@@ -59,7 +61,10 @@ class Keeper:
         harden: Callable[[], None],
     ) -> None:
         self.host = HostLink(stream, out)
+        *,
+        watched: Callable[[int, int], Watched] | None = None,
         self.event = self.host.event
+        """`watched`: how memory is watched from in here, where it has to be."""
         self.put_out = self.host.put_out
         self._harden = harden
         self._poll = select.poll()
@@ -72,6 +77,7 @@ class Keeper:
         self._processes = Processes(self)
         self._inputs = Inputs(roots["input"])
         self._files = Files(roots)
+        self.meter = Meter(self, watched, roots["workspace"])
         self._parts = (
             self,
             self.runs,
@@ -90,8 +96,8 @@ class Keeper:
         self.listen(self._woken, self._reap)
         self.runs.expect_first()
         while True:
-            events = self._poll.poll(LINGER_MS if self.host.pending else None)
-            if not events:
+            events = self._poll.poll(LINGER_MS if self.host.pending else self.meter.due_ms())
+            if not events and self.host.pending:
                 self.host.send()
             for descriptor, _ in events:
                 handler = self._handlers.get(descriptor)
@@ -101,6 +107,12 @@ class Keeper:
     def listen(self, descriptor: int, handler: Callable[[], None], events: int = 0) -> None:
         self._handlers[descriptor] = handler
         self._poll.register(descriptor, events or select.POLLIN)
+            self.meter.look()
+
+    @property
+    def busy(self) -> bool:
+        """Something runs that the host asked for."""
+        return self.runs.under_way or self._processes.any
 
     def ignore(self, descriptor: int) -> None:
         if self._handlers.pop(descriptor, None):
@@ -158,6 +170,7 @@ class Keeper:
         return {"files": self._snapshots.possible}
 
     # -- processes -------------------------------------------------------------------------------
+        self.meter.set_up(ask)
 
     def fork(self, *, interpreter: bool = False, terminal: bool = False) -> Runner:
         runner = fork_runner(lambda _: self._harden(), terminal=terminal)

@@ -93,6 +93,10 @@ class Processes:
         self._keeper = keeper
         self._running: dict[int, _Process] = {}
 
+    @property
+    def any(self) -> bool:
+        return bool(self._running)
+
     def ask_start(self, ask: dict) -> dict:  # type: ignore[type-arg]
         if len(self._running) >= MOST_PROCESSES:
             raise Refused("too_many", "at most %d processes at once" % MOST_PROCESSES)

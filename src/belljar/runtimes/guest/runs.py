@@ -97,6 +97,15 @@ class Runs:
 
     # -- a run -----------------------------------------------------------------------------------
 
+    @property
+    def under_way(self) -> bool:
+        return self._cell is not None
+
+    def used(self, told: dict[str, Any] | None) -> None:
+        """What the run under way has used so far."""
+        if self._cell and told:
+            self._keeper.event(self._cell.ask, used=told)
+
     def none_under_way(self) -> None:
         if self._cell:
             raise Refused("busy", "a run is under way")
@@ -106,6 +115,7 @@ class Runs:
         if self.state is None:
             raise Refused("lost", "the interpreter has ended and its state with it")
         self._keeper.checkpoints.before(ask["run"])
+        self._keeper.meter.begin()
         stdin, ours = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(ours, False)
         order = {"code": ask["code"], "name": ask["name"]}
@@ -185,6 +195,7 @@ class Runs:
                 self._keeper.put_out(cell.ask, stream, tail)
         ended["dropped"] = dropped
         ended["checkpoints"] = self._keeper.checkpoints.known()
+        ended["used"] = self._keeper.meter.summary()
         self._keeper.host.answer(cell.ask, ok=ended)
         if self.state and not ended.get("lost"):
             try:

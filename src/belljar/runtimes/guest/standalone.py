@@ -4,7 +4,8 @@
 
 The configuration is one JSON object:
     stream        a path to open (a serial port), or [in, out]: descriptors
-    roots         {"workspace": path, "input": path, "output": path}
+    roots         {"workspace": path, "input": path, "output": path}; for a kept sandbox also "tmp"
+                  and "store", where checkpoints have their files. Or descriptors instead of paths
     user          [uid, gid] to give the code when we are root; null when we are nobody already
     package_path  folders with packages
     preload       modules to import before the first run
@@ -12,6 +13,7 @@ The configuration is one JSON object:
     rehearse      there is time, since nobody waits yet
     snapshot      optional: say READY, then wait for one byte while copies are made of us. Each copy
                   that gets one (REHEARSE or AT_ONCE) says READY for itself
+    kept          optional: the sandbox lives from run to run, and `resident` is loaded
 
 Must be pid 1 of its pid namespace: it kills and reaps everything in it. Also loadable as
 `belljar_guest.standalone` or from any other folder that holds this package's files.
@@ -26,6 +28,7 @@ import os
 import resource
 import signal
 import sys
+import types
 from collections.abc import Callable
 
 if __name__ == "__main__":  # a file among its neighbours: make the folder a package
@@ -58,6 +61,9 @@ class Place:
     def awake(self, stream: int) -> None:
         """In each copy of a snapshot: takes what its host says before all else."""
 
+    def keep(self) -> None:
+        """In pid 1 of a kept sandbox: what it does to files from now on it does as the code."""
+
     def own_modules(self) -> list[str]:
         """What the code must not find imported."""
         own = __name__.rpartition(".")[0] or str(__package__)
@@ -71,11 +77,14 @@ def main(text: str, place: Place | None = None) -> None:
     stream, out = _open(configuration["stream"])
     try:
         roots = {
-            name: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            name: path
+            if isinstance(path, int)
+            else os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             for name, path in configuration["roots"].items()
         }
         if os.getpid() != 1:
             raise RuntimeError("the agent must be pid 1, so that everything inside ends with it")
+        resident = _resident() if configuration.get("kept") else None
         _warm_up(configuration)
         harden = _hardening(configuration, place)
         asleep = configuration.get("snapshot", False)
@@ -83,13 +92,19 @@ def main(text: str, place: Place | None = None) -> None:
             lambda walls_stand: _copied(configuration, harden) if asleep else harden()
         )
         if isinstance(first, forking.Waiting):
+            if resident:
+                resident.be_interpreter(rehearse=configuration["rehearse"] and not asleep)
             return runner.become(first.job())
         prctl()(_PR_SET_DUMPABLE, 0, 0, 0, 0)
         rehearse = _sleep(stream, out, first, place) if asleep else configuration["rehearse"]
+        if resident:
+            place.keep()
     except BaseException as error:
         fault = {"step": "agent", "message": "%s: %s" % (type(error).__name__, error), "hint": ""}
         os.write(out, protocol.message(protocol.FAULT, fault))
         os._exit(1)
+    if resident:
+        resident.live(stream, out, roots, first, harden=harden, watched=place.watched)
     waiting = agent.serve(
         stream,
         roots,
@@ -103,6 +118,13 @@ def main(text: str, place: Place | None = None) -> None:
     if waiting is None:
         os._exit(0)
     runner.become(waiting.job())
+
+
+def _resident() -> types.ModuleType:
+    """Loaded for sandboxes that need it: it is most of what the guest consists of."""
+    from . import resident
+
+    return resident
 
 
 def _open(stream: object) -> tuple[int, int]:
@@ -161,7 +183,7 @@ def _hardening(configuration: dict, place: Place) -> Callable[[], None]:  # type
         _prefer_to_kill()
         runner.prepare(hidden=hidden)
         place.seal()
-        if configuration["rehearse"]:
+        if configuration["rehearse"] and not configuration.get("kept"):
             runner.rehearse(configuration["rehearsal"])
 
     return harden

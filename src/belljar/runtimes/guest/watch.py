@@ -43,6 +43,11 @@ class Watched:
         self._next = now + self._interval_s(now, held)
         return self._out_of_memory
 
+    def look_again(self, pause_s: float) -> None:
+        """Something was done about it: the verdict is open again, after a pause."""
+        self._out_of_memory = False
+        self._next = time.monotonic() + pause_s
+
     def last_look(self) -> None:
         """Who is left when the code has ended belongs to the peak, but changes no verdict."""
         self._peak_memory = max(self._peak_memory, self._look(time.monotonic()))

@@ -1,0 +1,109 @@
+"""What a kept sandbox uses, where only pid 1 can tell: told while a run goes on, and the end of
+whatever takes more memory than it may.
+
+First the older checkpoints go, since they are only there for convenience. If that does not help,
+everything is killed but the latest checkpoint: the state from before the run that went too far.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .watch import Watched
+
+if TYPE_CHECKING:
+    from .keeper import Keeper
+
+IDLE_MS = 1000
+"""Between looks while nothing was asked for."""
+EXIT_S = 0.02
+"""How long checkpoints that were dropped have to give their memory back."""
+
+
+class Meter:
+    def __init__(
+        self, keeper: Keeper, make: Callable[[int, int], Watched] | None, disk: int
+    ) -> None:
+        self._keeper = keeper
+        self._make = make
+        self._disk = disk
+        self._memory_bytes = 0
+        self._cpus: float | None = None
+        self._watched: Watched | None = None
+        self._cpu_before_ms = 0
+        self._strikes = 0
+
+    def set_up(self, ask: dict) -> None:  # type: ignore[type-arg]
+        self._memory_bytes = ask.get("watch_memory_bytes") or 0
+        self._cpus = ask.get("cpus")
+        self.begin()
+
+    def begin(self) -> None:
+        """A run: what was used before it is not its own."""
+        if self._make is None or not self._memory_bytes:
+            return
+        self._watched = self._make(self._memory_bytes, self._disk)
+        if self._cpus:
+            self._watched.share(self._cpus)
+        self._cpu_before_ms = self._watched.cpu_ms(_reaped_ms())
+        self._strikes = 0
+
+    def due_ms(self) -> int | None:
+        """When to look again; None where nobody has to."""
+        if self._watched is None:
+            return None
+        due_ms = self._watched.due_ms()
+        return due_ms if self._keeper.busy else max(due_ms, IDLE_MS)
+
+    def look(self) -> None:
+        if self._watched is None:
+            return
+        if self._watched.exceeded():
+            self._too_much(self._watched)
+        if self._watched.tell():
+            self._keeper.runs.used(self.summary())
+
+    def summary(self) -> dict[str, Any] | None:
+        if self._watched is None:
+            return None
+        told = self._watched.summary()
+        told["out_of_memory"] = told["out_of_memory"] or self._strikes > 1
+        told["cpu_ms"] = max(0, self._watched.cpu_ms(_reaped_ms()) - self._cpu_before_ms)
+        return told
+
+    def _too_much(self, watched: Watched) -> None:
+        self._strikes += 1
+        checkpoints = self._keeper.checkpoints
+        if self._strikes == 1 and checkpoints.drop_older():
+            watched.look_again(EXIT_S)
+        elif self._strikes <= 2:
+            self._strikes = 2
+            _kill_others(checkpoints.latest_pid())
+            watched.look_again(EXIT_S)
+        else:
+            _kill_others(0)
+
+
+def _kill_others(spared: int) -> None:
+    """Every process in the sandbox but this one and, if it is one, the one to be spared."""
+    if spared <= 1:
+        try:
+            os.kill(-1, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        return
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) not in (1, spared):
+            try:
+                os.kill(int(name), signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
+
+
+def _reaped_ms() -> int:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return round((used.ru_utime + used.ru_stime) * 1000)
