@@ -24,7 +24,6 @@ from belljar.errors import (
     InvalidRequest,
     Unavailable,
     UnknownEngine,
-    Unsupported,
 )
 from belljar.holding import Held
 from belljar.model import Finding, Request, Result
@@ -162,12 +161,9 @@ class Service:
         decision = self._decide(request)
         request = decision.request
         environment, tier = execution.environment(request)
-        sources = await asyncio.to_thread(inputs.look, paths) if paths else ()
         wanted = self._wanted(request, environment.name, None)._replace(kept=True)
         pool, reason = self._walls.find(request.engine, wanted)
         engine = pool.engine
-        if packages:
-            mounting(engine, request)
         ground = dataclasses.replace(await self._ground(pool, environment, tier), kept=True)
         order = execution.order(request, ground, engine.interpreter)
         wall = await engine.create(ground, request.limits, waiting=False)
