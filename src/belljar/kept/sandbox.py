@@ -247,6 +247,11 @@ class Sandbox:
     ) -> Process:
         """Starts a program and returns at once. `terminal`: it gets one, for interactive ones."""
         held = self._usable(state=False)
+        if terminal and not held.engine.capabilities.terminals:
+            raise Unsupported(
+                f"terminal: {held.engine.name} cannot give a program a terminal",
+                hint="start it without one, or behind another engine: the jail has terminals",
+            )
         argv = command(program, shell=shell)
         checked = check_variables(env or {}, language="bash", fresh_exec=True)
         process = Process(held.conversation, argv, held.request.limits)
@@ -254,11 +259,6 @@ class Sandbox:
         self._processes = {n: p for n, p in self._processes.items() if p.running}
         self._processes[process.process_id] = process
         return process
-        if terminal and not held.engine.capabilities.terminals:
-            raise Unsupported(
-                f"terminal: {held.engine.name} cannot give a program a terminal",
-                hint="start it without one, or behind another engine: the jail has terminals",
-            )
 
     def processes(self) -> list[Process]:
         """Those that run."""
@@ -278,19 +278,6 @@ class Sandbox:
         return self._checkpoints
 
     async def rollback(self, run_id: int) -> None:
-    # -- packages --------------------------------------------------------------------------------
-
-    async def install(self, *packages: str) -> dict[str, str]:
-        """Makes packages importable from the next run on, also after `rollback` and in branches
-        that are made from now on. Returns the versions of all that were installed here."""
-        async with self._taking_turns():
-            held = self._usable(state=False)
-            before = held.packages.path
-            if await held.install(packages):
-                new = [folder for folder in held.packages.path if folder not in before]
-                await self._ask(held, "install", package_path=new)
-            return held.packages.versions
-
         """Variables and files are again what they were before that run."""
         async with self._taking_turns():
             held = self._usable(state=False)
@@ -484,12 +471,12 @@ async def _place(talk: Conversation, name: str, content: bytes) -> None:
 
 
 def _set_up(held: Held, inside: Inside) -> dict[str, Any]:
-        "watch_memory_bytes": inside.watch_memory_bytes,
-        "cpus": inside.cpus,
     return {
         "env": dict(held.env),
         "rlimits": dict(inside.rlimits),
         "folder": WORKSPACE,
         "package_path": [],
         "woken": inside.wake_up() if inside.woken else None,
+        "watch_memory_bytes": inside.watch_memory_bytes,
+        "cpus": inside.cpus,
     }

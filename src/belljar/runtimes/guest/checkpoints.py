@@ -69,6 +69,8 @@ class Checkpoints:
         copy = self._copies.pop(run)
         self._keeper.ignore(copy.lines.descriptor)
         copy.lines.close()  # it exits when nobody is there any more
+        self._snapshots.drop(run)
+
     def drop_older(self) -> bool:
         """All but the latest; whether there was any."""
         older = sorted(self._copies)[:-1]
@@ -79,8 +81,6 @@ class Checkpoints:
     def latest_pid(self) -> int:
         """-1 if there is none, or it has not said."""
         return self._copies[max(self._copies)].pid if self._copies else -1
-
-        self._snapshots.drop(run)
 
     def drop_all(self) -> None:
         for run in list(self._copies):

@@ -31,14 +31,14 @@ from .files import Files, Refused
 from .forking import Runner, Waiting, drain, fork_runner
 from .hostlink import HostLink
 from .inputs import Inputs
+from .meter import Meter
 from .processes import Processes
 from .runs import Runs
-from .meter import Meter
 from .snapshots import Snapshots
 from .wake import wake
+from .watch import Watched
 
 LINGER_MS = 1
-from .watch import Watched
 
 
 class Become(BaseException):
@@ -59,12 +59,12 @@ class Keeper:
         roots: dict[str, int],
         first: Runner | None,
         harden: Callable[[], None],
-    ) -> None:
-        self.host = HostLink(stream, out)
         *,
         watched: Callable[[int, int], Watched] | None = None,
-        self.event = self.host.event
+    ) -> None:
         """`watched`: how memory is watched from in here, where it has to be."""
+        self.host = HostLink(stream, out)
+        self.event = self.host.event
         self.put_out = self.host.put_out
         self._harden = harden
         self._poll = select.poll()
@@ -75,9 +75,9 @@ class Keeper:
         self.checkpoints = Checkpoints(self, self._snapshots)
         self.branches = Branches(self, self._snapshots, roots.get("store", -1))
         self._processes = Processes(self)
+        self.meter = Meter(self, watched, roots["workspace"])
         self._inputs = Inputs(roots["input"])
         self._files = Files(roots)
-        self.meter = Meter(self, watched, roots["workspace"])
         self._parts = (
             self,
             self.runs,
@@ -103,16 +103,16 @@ class Keeper:
                 handler = self._handlers.get(descriptor)
                 if handler:
                     handler()
-
-    def listen(self, descriptor: int, handler: Callable[[], None], events: int = 0) -> None:
-        self._handlers[descriptor] = handler
-        self._poll.register(descriptor, events or select.POLLIN)
             self.meter.look()
 
     @property
     def busy(self) -> bool:
         """Something runs that the host asked for."""
         return self.runs.under_way or self._processes.any
+
+    def listen(self, descriptor: int, handler: Callable[[], None], events: int = 0) -> None:
+        self._handlers[descriptor] = handler
+        self._poll.register(descriptor, events or select.POLLIN)
 
     def ignore(self, descriptor: int) -> None:
         if self._handlers.pop(descriptor, None):
@@ -165,12 +165,12 @@ class Keeper:
             "reseed": bool(ask["woken"]),
         }
         self.checkpoints.most = ask["checkpoints"]
+        self.meter.set_up(ask)
         self.runs.tell({"set_up": self.set_up})
         self.checkpoints.leave(1)
         return {"files": self._snapshots.possible}
 
     # -- processes -------------------------------------------------------------------------------
-        self.meter.set_up(ask)
 
     def fork(self, *, interpreter: bool = False, terminal: bool = False) -> Runner:
         runner = fork_runner(lambda _: self._harden(), terminal=terminal)
