@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
@@ -55,9 +56,16 @@ class Belljar:
             on_usage=options.get("on_usage"),
         )
 
-    async def keep(self, options: Mapping[str, object]) -> Held:
+    async def keep(
+        self,
+        options: Mapping[str, object],
+        *,
+        packages: Sequence[str] = (),
+        paths: Mapping[str, str | os.PathLike[str]] | None = None,
+    ) -> Held:
         """What `Sandbox` is made of; `options` are those of `run` that describe a sandbox."""
-        return await self._open().keep(make_request("", options, self.settings))
+        request = make_request("", options, self.settings)
+        return await self._open().keep(request, packages=packages, paths=paths or {})
 
     async def warm(self, name: str, count: int, *, engine: str = "auto") -> None:
         """Returns when `count` sandboxes wait for an environment (or a language's environment).

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from belljar.conversation import Conversation
-from belljar.engines.base import Branch, Engine, Ground
-from belljar.errors import Unsupported
+from belljar.engines.base import Branch, CannotMount, Engine, Ground, MountingEngine
+from belljar.errors import EngineUnavailable, Unsupported
+from belljar.inputs import Source
 from belljar.model import Request
+from belljar.packages import Packages
 
 Check = Callable[[Request], Request]
 
@@ -27,6 +30,9 @@ class Held:
     maximum_s: float
     decide: Check
     """Policy's word about one run."""
+    packages: Packages
+    copied: tuple[Source, ...] = ()
+    """Inputs that could not be mounted."""
 
     def check(self, code: str, timeout_s: float | None, stdin: str | bytes) -> Request:
         """One run as policy allows it."""
@@ -49,8 +55,46 @@ class Held:
                 hint="the jail can",
             )
         branch: Branch = await make(self.conversation.wall, self.request.limits)
-        other = dataclasses.replace(self, conversation=Conversation(branch.wall))
+        other = dataclasses.replace(
+            self, conversation=Conversation(branch.wall), packages=self.packages.for_branch()
+        )
         return other, branch
+
+    async def install(self, given: object) -> bool:
+        """Mounts packages; whether there was anything to mount."""
+        engine = mounting(self.engine, self.request)
+        mount = await self.packages.add(given)
+        if mount is None:
+            return False
+        try:
+            await engine.attach(self.conversation.wall, mount)
+        except BaseException as error:
+            self.packages.drop_latest()
+            if isinstance(error, CannotMount):
+                raise unmountable(error) from error
+            raise
+        return True
 
     async def release(self) -> None:
         await self.conversation.destroy()
+        self.packages.close()
+
+
+def mounting(engine: Engine, request: Request) -> MountingEngine:
+    """The engine as one that packages can be mounted by; else Unsupported."""
+    if request.language != "python":
+        raise Unsupported(
+            f"packages: there are none for {request.language}", hint="packages are for Python"
+        )
+    if not engine.capabilities.mounts:
+        raise Unsupported(
+            f"packages: the engine {engine.name!r} cannot mount them", hint="the jail can"
+        )
+    return cast(MountingEngine, engine)
+
+
+def unmountable(error: CannotMount) -> EngineUnavailable:
+    return EngineUnavailable(
+        f"packages cannot be mounted on this machine: {error.why}",
+        hint="mounts of their own for sandboxes need Linux 5.12 or newer",
+    )

@@ -9,12 +9,13 @@ import asyncio
 import dataclasses
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import cast
 
-from belljar import execution
+from belljar import execution, inputs
 from belljar.conversation import Conversation
 from belljar.engines import registry
-from belljar.engines.base import Ground
+from belljar.engines.base import CannotMount, Engine, Ground, Mount, MountingEngine, Wall
 from belljar.engines.choice import Wanted
 from belljar.environments.catalogue import BASE, Environment
 from belljar.environments.folders import Progress
@@ -25,10 +26,12 @@ from belljar.errors import (
     Unavailable,
     UnknownEngine,
 )
-from belljar.holding import Held
-from belljar.model import Finding, Request, Result
+from belljar.holding import Held, mounting, unmountable
+from belljar.model import Finding, Limits, Request, Result
+from belljar.packages import Packages
 from belljar.policy import filter as static_filter
 from belljar.policy.decide import Decision, decide
+from belljar.policy.names import check_names
 from belljar.pool import Pool
 from belljar.runtimes import languages, restricted
 from belljar.sandbox import OnOutput, OnUsage, Order, Outcome
@@ -154,28 +157,43 @@ class Service:
         for tier in [tier.name for tier in environment.tiers] or [""]:
             await pool.warm(await self._ground(pool, environment, tier), count)
 
-    async def keep(self, request: Request) -> Held:
-        """A sandbox that stays until it is released."""
+    async def keep(
+        self, request: Request, *, packages: Sequence[str], paths: Mapping[str, inputs.Path_]
+    ) -> Held:
+        """A sandbox that stays until it is released. `paths`: inputs that are files or folders of
+        the host."""
         if self.closed:
             raise Closed("this Belljar is closed", hint="make a new one")
         decision = self._decide(request)
         request = decision.request
+        check_names("inputs", [*request.inputs, *paths])
         environment, tier = execution.environment(request)
+        sources = await asyncio.to_thread(inputs.look, paths) if paths else ()
         wanted = self._wanted(request, environment.name, None)._replace(kept=True)
         pool, reason = self._walls.find(request.engine, wanted)
         engine = pool.engine
+        if packages:
+            mounting(engine, request)
         ground = dataclasses.replace(await self._ground(pool, environment, tier), kept=True)
         order = execution.order(request, ground, engine.interpreter)
-        wall = await engine.create(ground, request.limits, waiting=False)
-        conversation = Conversation(wall)
+        sets = Packages(self.settings, environment)
+        try:
+            mount = await sets.add(packages) if packages else None
+            wall, copied = await _walled(engine, ground, request.limits, sources, mount)
+        except BaseException:
+            sets.close()
+            raise
+        warnings = [f"{one.mount.place} was copied: it could not be mounted" for one in copied]
         return Held(
-            conversation=conversation,
+            conversation=Conversation(wall),
+            packages=sets,
+            copied=copied,
             engine=engine,
             ground=ground,
             request=request,
             env=order.env,
             reason=reason,
-            warnings=decision.warnings,
+            warnings=(*decision.warnings, *warnings),
             maximum_s=self.settings.maxima.timeout_s,
             decide=lambda asked: self._decide(asked).request,
         )
@@ -257,6 +275,34 @@ class Service:
 
     def _freed(self, _: object) -> None:
         self._slots.release()
+
+
+async def _walled(
+    engine: Engine,
+    ground: Ground,
+    limits: Limits,
+    sources: tuple[inputs.Source, ...],
+    packages: Mount | None,
+) -> tuple[Wall, tuple[inputs.Source, ...]]:
+    """A wall, and the inputs that could not be mounted behind it."""
+    why = f"the engine {engine.name!r} cannot mount them"
+    copied = () if engine.capabilities.mounts else sources
+    while True:
+        if copied:
+            await asyncio.to_thread(inputs.check_room, copied, limits, why=why)
+        mounts = [source.mount for source in sources if source not in copied]
+        if packages:
+            mounts.append(packages)
+        if not mounts:
+            return await engine.create(ground, limits, waiting=False), copied
+        try:
+            wall = await cast(MountingEngine, engine).create_with(ground, limits, mounts)
+            return wall, copied
+        except CannotMount as cannot:
+            if cannot.mount is packages:
+                raise unmountable(cannot) from cannot
+            why = cannot.why
+            copied += tuple(one for one in sources if one.mount is cannot.mount)
 
 
 def _denied(

@@ -131,7 +131,7 @@ def remove(
     """Delete environments and sets of packages. Runs that use them must have ended."""
     from belljar.environments import assemble, layers
     from belljar.environments import build as builder
-    from belljar.errors import InvalidRequest
+    from belljar.errors import Busy, InvalidRequest
     from belljar.settings import Settings
 
     settings = Settings()
@@ -148,8 +148,12 @@ def remove(
             say(f"{environment.name} is not built")
             status = 1
     for key in there if all_packages else keys:
-        if assemble.remove(key, settings):
-            print(f"{key}: removed")
+        try:
+            if assemble.remove(key, settings):
+                print(f"{key}: removed")
+        except Busy as busy:
+            say(str(busy))
+            status = 1
     return status
 
 

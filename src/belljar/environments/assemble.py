@@ -13,7 +13,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from belljar.environments import inspect_layer, install, layers, trees, watched
@@ -23,7 +23,7 @@ from belljar.environments.folders import Progress
 from belljar.environments.layers import FILES, MANIFEST, Layer
 from belljar.environments.resolve import Pin, resolve, unavailable
 from belljar.environments.watched import Bounds
-from belljar.errors import EnvironmentUnavailable
+from belljar.errors import Busy, EnvironmentUnavailable
 from belljar.model import MIB
 from belljar.runtimes.interpreter import base_interpreter
 from belljar.settings import Settings
@@ -52,6 +52,7 @@ def build_layer(
     settings: Settings,
     *,
     environment: Environment,
+    earlier: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     refresh: bool = False,
 ) -> Layer:
@@ -63,11 +64,12 @@ def build_layer(
     versions = layers.provided(environment, settings)
     if versions is None:
         raise EnvironmentUnavailable(f"the environment {environment.name!r} is damaged")
+    versions.update(earlier or {})
     request = layers.request_path(requirements, settings, environment, versions)
     try:
         request.parent.mkdir(parents=True, exist_ok=True)
         with _lane(request, settings, report) as bounds:
-            found = layers.locate(requirements, settings, environment=environment)
+            found = layers.locate(requirements, settings, environment=environment, earlier=earlier)
             if found is None or refresh:
                 pins = resolve(requirements, provided=versions, bounds=bounds, progress=report)
                 found = _layer(pins, settings, bounds=bounds, progress=report)
@@ -85,21 +87,36 @@ def build_layer(
 
 
 def remove(key: str, settings: Settings) -> bool:
-    """Delete a layer, and what was noted of requests for it.
-
-    Sandboxes that have it mounted lose their files: close them first.
-    """
-    for path, asked in list(layers.requests(settings)):
-        if asked.layer == key:
-            path.unlink(missing_ok=True)
-    if layers.read(key, settings) is None:
-        return False
+    """Delete a layer, and what was noted of requests for it. Busy while a sandbox has it mounted:
+    its files would be gone for that one, too."""
     top = layers.root(settings)
-    # Renamed first, so that no one can find it half deleted.
-    grave = Path(tempfile.mkdtemp(prefix=".removed.", suffix=_BUILDING, dir=top))
-    (top / key).rename(grave / key)
-    trees.delete(grave)
-    return True
+    with _sole_use(key, settings) as there:
+        for path, asked in list(layers.requests(settings)):
+            if asked.layer == key:
+                path.unlink(missing_ok=True)
+        if not there:
+            return False
+        # Renamed first, so that no one can find it half deleted.
+        grave = Path(tempfile.mkdtemp(prefix=".removed.", suffix=_BUILDING, dir=top))
+        (top / key).rename(grave / key)
+        trees.delete(grave)
+        return True
+
+
+@contextlib.contextmanager
+def _sole_use(key: str, settings: Settings) -> Iterator[bool]:
+    """Nobody has leased the layer, and nobody will; False if there is none."""
+    if layers.read(key, settings) is None:
+        yield False
+        return
+    lock_fd = os.open(layers.root(settings) / key / MANIFEST, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        raise Busy(f"{key} is mounted in a sandbox", hint="close it first") from None
+    finally:
+        os.close(lock_fd)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ asked for that. A new release is therefore not taken up by itself.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -64,19 +65,57 @@ class Asked:
     layer: str
 
 
+class Lease:
+    """While somebody holds it, the layer is not removed. The kernel ends it with the process."""
+
+    def __init__(self, layer: Layer, lock_fd: int) -> None:
+        self.layer = layer
+        self._lock_fd = lock_fd
+
+    def share(self) -> Lease:
+        """Another holder of the same lock."""
+        return Lease(self.layer, os.dup(self._lock_fd))
+
+    def close(self) -> None:
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+
+def lease(layer: Layer, settings: Settings) -> Lease | None:
+    """None if it was removed since it was found."""
+    path = root(settings) / layer.key / MANIFEST
+    try:
+        lock_fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    held = Lease(layer, lock_fd)
+    try:
+        fcntl.flock(lock_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        # Who removes takes the lock first and the name away second.
+        if path.stat().st_ino == os.fstat(lock_fd).st_ino:
+            return held
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    held.close()
+    return None
+
+
 def layer(
     requirements: Sequence[str],
     settings: Settings,
     *,
     environment: Environment,
+    earlier: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Layer:
-    """The layer for texts that `policy.packages.check_packages` returned, built if need be.
+    """The layer for texts that `policy.packages.check_packages` returned, built if need be, on top
+    of the environment and of `earlier` layers (distribution → version).
 
     Blocks while it builds, for `package_build_s` at most, and as long for other builders. One that
     is there takes two small files to find.
     """
-    found = locate(requirements, settings, environment=environment)
+    found = locate(requirements, settings, environment=environment, earlier=earlier)
     if found is not None:
         return found
     if not settings.build_environments:
@@ -89,17 +128,24 @@ def layer(
         )
     from belljar.environments.assemble import build_layer  # needed once in a set's life
 
-    return build_layer(requirements, settings, environment=environment, progress=progress)
+    return build_layer(
+        requirements, settings, environment=environment, earlier=earlier, progress=progress
+    )
 
 
 def locate(
-    requirements: Sequence[str], settings: Settings, *, environment: Environment
+    requirements: Sequence[str],
+    settings: Settings,
+    *,
+    environment: Environment,
+    earlier: Mapping[str, str] | None = None,
 ) -> Layer | None:
     """The layer that such a request was answered with, or None while it has to be built."""
     check(requirements, environment)
     versions = provided(environment, settings)
     if versions is None:
         return None
+    versions.update(earlier or {})
     asked = _read_request(request_path(requirements, settings, environment, versions))
     return read(asked.layer, settings) if asked else None
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from belljar.errors import InvalidRequest
+from belljar.policy.packages import parse_all
 
-OWN = ("max_runs", "idle_s", "lifetime_s", "checkpoints", "when_busy")
+OWN = ("max_runs", "idle_s", "lifetime_s", "checkpoints", "when_busy", "packages")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +22,9 @@ class Options:
     """How many states are kept to go back to: one before each of the latest runs."""
     when_busy: str = "wait"
     """What a second caller gets while a run is under way: "wait" or "refuse"."""
+    packages: Sequence[str] = ()
+    paths: Mapping[str, str | os.PathLike[str]]
+    """Inputs that are on the host."""
     request: Mapping[str, Any]
     """The options that are those of `run`."""
 
@@ -34,10 +39,17 @@ class Options:
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or not 0 < value < 1e9:
                 raise InvalidRequest(f"{name}: must be a number of seconds above 0, not {value!r}")
+        parse_all(self.packages)
         if self.when_busy not in ("wait", "refuse"):
             raise InvalidRequest(f'when_busy: must be "wait" or "refuse", not {self.when_busy!r}')
 
 
 def make_options(options: Mapping[str, Any]) -> Options:
     own = {name: value for name, value in options.items() if name in OWN}
-    return Options(request={k: v for k, v in options.items() if k not in OWN}, **own)
+    request = {name: value for name, value in options.items() if name not in OWN}
+    paths = {}
+    if isinstance(given := request.get("inputs"), Mapping):
+        # Text is a path here and content in `run`: a sandbox that is kept is given data to keep.
+        paths = {name: v for name, v in given.items() if isinstance(v, (str, os.PathLike))}
+        request["inputs"] = {name: v for name, v in given.items() if name not in paths}
+    return Options(request=request, paths=paths, **own)

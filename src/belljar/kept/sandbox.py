@@ -10,7 +10,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-from belljar.conversation import Conversation, Refusal
+from belljar import inputs
+from belljar.conversation import Refusal
 from belljar.core import Belljar
 from belljar.engines.base import Inside
 from belljar.errors import Busy, Closed, InvalidRequest, SandboxEnded, SandboxLost, Unsupported
@@ -70,7 +71,9 @@ class Sandbox:
         if self._held or self._ended:
             return
         self._jar = self._jar or Belljar()
-        self._held = held = await self._jar.keep(self._options.request)
+        self._held = held = await self._jar.keep(
+            self._options.request, packages=self._options.packages, paths=self._options.paths
+        )
         self._family = _Family(held)
         try:
             await self._set_up(held)
@@ -86,7 +89,8 @@ class Sandbox:
         for name, content in held.request.files.items():
             await self.files.write(f"{WORKSPACE}/{name}", content)
         for name, content in held.request.inputs.items():
-            await _place(talk, name, content)
+            await inputs.place(talk, name, content)
+        await inputs.copy(talk, held.copied)
 
     # -- runs ------------------------------------------------------------------------------------
 
@@ -178,7 +182,10 @@ class Sandbox:
             self._checkpoints = tuple(one for one in done if one <= self._runs)
         exit_code = told.get("exit_code")
         value = told.get("value")
+        error = run.uncaught(told)
         warnings = list(held.warnings)
+        if hint := held.packages.hint(error):
+            warnings.append(hint)
         if told["lost_outputs"]:
             warnings.append(f"{told['lost_outputs']} outputs were too many or too large")
         return Result(
@@ -188,7 +195,7 @@ class Sandbox:
             stdout=run.text(told, 1),
             stderr=run.text(told, 2),
             dropped=run.dropped(told),
-            error=run.uncaught(told),
+            error=error,
             duration_ms=told["duration_ms"],
             usage=run.usage(used, seen),
             execution_id=secrets.token_hex(16),
@@ -270,6 +277,19 @@ class Sandbox:
         if found is None:
             raise InvalidRequest(f"process: there is none with the id {process_id!r}")
         return found
+
+    # -- packages --------------------------------------------------------------------------------
+
+    async def install(self, *packages: str) -> dict[str, str]:
+        """Makes packages importable from the next run on, also after `rollback` and in branches
+        that are made from now on. Returns the versions of all that were installed here."""
+        async with self._taking_turns():
+            held = self._usable(state=False)
+            before = held.packages.path
+            if await held.install(packages):
+                new = [folder for folder in held.packages.path if folder not in before]
+                await self._ask(held, "install", package_path=new)
+            return held.packages.versions
 
     # -- going back, branching -------------------------------------------------------------------
 
@@ -457,25 +477,12 @@ class _Family:
             pass
 
 
-async def _place(talk: Conversation, name: str, content: bytes) -> None:
-    """A file below /data/input, which only the agent can write to."""
-    channel = talk.next_id()
-    try:
-        await talk.ask("place", ask_id=channel, path=name)
-        if content:
-            await talk.send(channel, content)
-        await talk.send(channel, b"")
-        await talk.ask("placed", channel=channel)
-    except Refusal as refusal:
-        raise InvalidRequest(f"inputs: {name}: {refusal}", hint="raise disk_bytes?") from None
-
-
 def _set_up(held: Held, inside: Inside) -> dict[str, Any]:
     return {
         "env": dict(held.env),
         "rlimits": dict(inside.rlimits),
         "folder": WORKSPACE,
-        "package_path": [],
+        "package_path": held.packages.path,
         "woken": inside.wake_up() if inside.woken else None,
         "watch_memory_bytes": inside.watch_memory_bytes,
         "cpus": inside.cpus,

@@ -149,6 +149,11 @@ class Sandbox:
         """One that was started earlier, by its id."""
         return Process(self._opened().process(process_id), self._portal_of())
 
+    def install(self, *packages: str) -> dict[str, str]:
+        """Makes packages importable from the next run on, also after `rollback` and in branches
+        that are made from now on. Returns the versions of all that were installed here."""
+        return self._call(self._opened().install(*packages))
+
     def checkpoints(self) -> tuple[int, ...]:
         """The runs that can be undone, oldest first: `rollback` goes to before one of them."""
         return self._opened().checkpoints()

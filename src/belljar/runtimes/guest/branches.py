@@ -104,6 +104,7 @@ class Branches:
         self._keeper.set_up = ask["set_up"]
         self._keeper.checkpoints.most = ask["checkpoints"]
         self._keeper.runs.attend(State(pid, lines, stdout_in, stderr_in))
+        self._keeper.found.tell()
         self._watch(os.pidfd_open(pid))
         self._keeper.checkpoints.leave(1)
         return {"files": bool(store)}

@@ -103,6 +103,7 @@ class Checkpoints:
         del self._copies[run]
         for later in [other for other in self._copies if other > run]:
             self._drop(later)
+        self._keeper.found.tell()
         self._keeper.ignore(copy.lines.descriptor)
         runs.attend(copy)
         restored = self._snapshots.restore(run)

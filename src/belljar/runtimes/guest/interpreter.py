@@ -3,6 +3,7 @@
 It talks to the keeper on descriptor 3, in JSON lines:
     keeper → here   {"set_up": {env, rlimits, folder, …}}
                     {"cell": {code, name}} with a descriptor for standard input
+                    {"packages": folders} that can be imported from now on
                     {"leave": run}: a checkpoint, before that run
                     {"fork": …} with the entrances to a cgroup, the namespaces, and a socket
                     {"streams": 2} with the two
@@ -27,6 +28,7 @@ from collections.abc import Callable
 from . import runner
 from .lines import Broken, Lines
 from .notebook import Notebook
+from .found import make_importable
 
 _CONTROL = 3
 _CHECKPOINT_OOM = b"900"
@@ -80,6 +82,8 @@ class _Interpreter:
                 elif "leave" in order:
                     self._leave(order["leave"])
                 elif "fork" in order:
+                elif "packages" in order:
+                    make_importable(order["packages"])
                     self._fork(order["fork"])
                 elif "streams" in order:
                     _take_streams(self._lines.take(2))
@@ -241,8 +245,7 @@ def _set_up(order: dict) -> None:  # type: ignore[type-arg]
     os.environ.clear()
     os.environ.update(order["env"])
     runner.more_threads(order["env"].get("OMP_NUM_THREADS", "1"))
-    for path in reversed(order["package_path"]):
-        sys.path.insert(0, path)
+    make_importable(order["package_path"])
     os.chdir(order["folder"])
     sys.path.insert(0, order["folder"])
     sys.argv = [""]

@@ -13,6 +13,7 @@ The host asks (ASK) and is answered once (ANSWER), at the end of what takes long
                 started, its end is an EVENT
     signal      {channel, number}, resize {channel, rows, columns}, processes
     place       a file of /data/input, then placed
+    install     {package_path}: folders with packages that are there from now on
     and the questions about files, which are in files.py
 """
 
@@ -29,6 +30,7 @@ from .branches import Branches
 from .checkpoints import Checkpoints
 from .files import Files, Refused
 from .forking import Runner, Waiting, drain, fork_runner
+from .found import Found, make_known
 from .hostlink import HostLink
 from .inputs import Inputs
 from .meter import Meter
@@ -77,7 +79,8 @@ class Keeper:
         self._processes = Processes(self)
         self.meter = Meter(self, watched, roots["workspace"])
         self._inputs = Inputs(roots["input"])
-        self._files = Files(roots)
+        self.found = Found(self)
+        self._files = Files({**roots, "input": roots.get("input_seen", roots["input"])})
         self._parts = (
             self,
             self.runs,
@@ -85,6 +88,7 @@ class Keeper:
             self.branches,
             self._processes,
             self._inputs,
+            self.found,
         )
         self._woken, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -164,6 +168,7 @@ class Keeper:
             "package_path": ask["package_path"],
             "reseed": bool(ask["woken"]),
         }
+        make_known(self.set_up["env"], self.set_up["package_path"])
         self.checkpoints.most = ask["checkpoints"]
         self.meter.set_up(ask)
         self.runs.tell({"set_up": self.set_up})
