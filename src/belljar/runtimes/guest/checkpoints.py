@@ -103,9 +103,9 @@ class Checkpoints:
         del self._copies[run]
         for later in [other for other in self._copies if other > run]:
             self._drop(later)
-        self._keeper.found.tell()
         self._keeper.ignore(copy.lines.descriptor)
         runs.attend(copy)
+        self._keeper.found.tell()
         restored = self._snapshots.restore(run)
         self.leave(ask["next_run"])
         return {"checkpoints": self.known(), "files": restored}

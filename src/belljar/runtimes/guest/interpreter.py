@@ -26,9 +26,9 @@ import types
 from collections.abc import Callable
 
 from . import runner
+from .found import make_importable
 from .lines import Broken, Lines
 from .notebook import Notebook
-from .found import make_importable
 
 _CONTROL = 3
 _CHECKPOINT_OOM = b"900"
@@ -79,11 +79,11 @@ class _Interpreter:
                     self._cell(order["cell"])
                 elif "set_up" in order:
                     _set_up(order["set_up"])
+                elif "packages" in order:
+                    make_importable(order["packages"])
                 elif "leave" in order:
                     self._leave(order["leave"])
                 elif "fork" in order:
-                elif "packages" in order:
-                    make_importable(order["packages"])
                     self._fork(order["fork"])
                 elif "streams" in order:
                     _take_streams(self._lines.take(2))
