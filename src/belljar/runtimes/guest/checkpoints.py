@@ -23,7 +23,8 @@ class Checkpoints:
         self.most = 0
 
     def known(self) -> list[int]:
-        return sorted(self._copies)
+        """Those that were promised; there may be one more, which goes when nobody waits."""
+        return sorted(self._copies)[-self.most :] if self.most else []
 
     def get(self, run: int) -> State | None:
         return self._copies.get(run)
@@ -34,12 +35,9 @@ class Checkpoints:
             self._keeper.runs.tell({"leave": run})
 
     def before(self, run: int) -> None:
-        """The run begins: what its checkpoint needs of the files, and room for it."""
-        if self.most:
-            if not self._snapshots.take(run):
-                self._unwanted = run
-            for old in sorted(r for r in self._copies if r < run)[: 1 - self.most or None]:
-                self._drop(old)
+        """The run begins: what its checkpoint needs of the files."""
+        if self.most and not self._snapshots.take(run):
+            self._unwanted = run
 
     def keep(self, run: int, control: int, current: State) -> None:
         """A copy of `current` waits, and listens at `control`."""

@@ -21,6 +21,7 @@ from .interrupts import Interrupts
 from .outputs import Outputs
 from .streams import Streams
 
+_REHEARSAL = "1 + 1"
 INTERRUPTED = 130
 """The exit code of a run that ended in KeyboardInterrupt, as shells have it."""
 
@@ -112,6 +113,17 @@ class Notebook:
             "value": text if status == "ok" else None,
             "dropped_outputs": self.outputs.end(),
         }
+
+    def rehearse(self) -> None:
+        """Walks through what every run does, without an effect that code could see."""
+        self.streams.begin()
+        self._loop.begin()
+        self._look_for_new_files()
+        self._compiler.remember(_REHEARSAL, "<rehearsal>")
+        code, _ = self._compiler.compile(_REHEARSAL, "<rehearsal>", line=0)
+        exec(code, {"__builtins__": builtins})
+        self._display.represent(2)
+        self.streams.end()
 
     def _begin(self, name: str) -> None:
         self.name = name
