@@ -13,13 +13,16 @@ STAMP := $(VENV)/.installed
 # Where built environments are, so that tests of them need not build them once more.
 ENVIRONMENTS_HOME := $(or $(BELLJAR_HOME),$(or $(XDG_DATA_HOME),$(HOME)/.local/share)/belljar)
 
-.PHONY: help run test test-all setup check environments test-user bench compat prove clean
+.PHONY: help run demo test test-all setup check environments test-user bench compat prove clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 run: setup  ## run sample code in a sandbox and show the result
 	$(BIN)/belljar run examples/hello.py --output .sample-output
+
+demo: setup  ## a data analyst at work: a table of 1 GB in a sandbox, questions, pictures, branches
+	$(BIN)/python examples/data_analyst --output .demo-output
 
 TESTS := not slow
 test-all: TESTS :=
@@ -64,4 +67,4 @@ prove: setup  ## run the containment probes on this machine
 	$(BIN)/belljar prove
 
 clean:  ## remove what make made here
-	rm -rf $(VENV) .test-home .sample-output
+	rm -rf $(VENV) .test-home .sample-output .demo-output

@@ -98,7 +98,9 @@ def blocks(page: Path, language: str) -> Iterator[tuple[int, str, str | None]]:
         yield text.count("\n", 0, fence.start()) + 1, fence[2], shown
 
 
-EXAMPLES = [ROOT / "docs" / page for page in ("restricted.md", "engines.md", "files.md")]
+EXAMPLES = [
+    ROOT / "docs" / page for page in ("restricted.md", "engines.md", "files.md", "agents.md")
+]
 SHOWN = [
     pytest.param(code, shown, id=f"{name(page)}:{line}")
     for page in (README, LIBRARY, *EXAMPLES)
