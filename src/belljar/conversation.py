@@ -1,7 +1,4 @@
-"""The host's side of a kept sandbox's stream: questions and answers, many at once.
-
-Whatever the guest sends is bounded and strictly read; it can at worst lie about itself.
-"""
+"""The host's side of a kept sandbox's stream: questions and answers, many at once."""
 
 from __future__ import annotations
 
@@ -14,12 +11,11 @@ from typing import Any
 
 from belljar.engines.base import Wall
 from belljar.errors import EngineError, SandboxLost
+from belljar.hearing import Hearing
 from belljar.runtimes.guest import protocol
 
-READY_S = 60.0
 ANSWER_S = 60.0
 """An agent that takes longer to answer has been brought to a stop by the code: the wall falls."""
-_RECEIVE = 256 * 1024
 
 Receive = Callable[[int, bytes], None]
 """Gets (stream, bytes) of a channel."""
@@ -41,33 +37,18 @@ class _Channel:
     hear: Hear | None
 
 
-class Conversation:
+class Conversation(Hearing):
     def __init__(self, wall: Wall) -> None:
-        self.wall = wall
-        self.isolation = wall.isolation
-        self.lost = ""
-        """Why nothing can be asked here any more, if so."""
+        super().__init__(
+            wall, protocol.Reader(protocol.KEPT_FROM_AGENT, most=protocol.KEPT_PAYLOAD)
+        )
         self.hear: Hear | None = None
         """Gets what concerns no channel."""
-        self._loop = asyncio.get_running_loop()
-        self._frames = protocol.Reader(protocol.KEPT_FROM_AGENT, most=protocol.KEPT_PAYLOAD)
-        self._ready: asyncio.Future[None] = self._loop.create_future()
         self._ids = itertools.count(1)
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._channels: dict[int, _Channel] = {}
         self._sending = asyncio.Lock()
         self.last_use = self._loop.time()
-        self._loop.add_reader(wall.stream, self._readable)
-
-    async def ready(self) -> None:
-        """Returns when the agent is behind the wall and listens; raises if a step failed."""
-        try:
-            async with asyncio.timeout(READY_S):
-                await asyncio.shield(self._ready)
-        except TimeoutError:
-            raise EngineError(
-                f"the agent was not ready within {READY_S:.0f} s", hint="is the machine overloaded?"
-            ) from None
 
     def next_id(self) -> int:
         return next(self._ids)
@@ -127,9 +108,7 @@ class Conversation:
 
     async def destroy(self) -> None:
         self._lose("it was closed")
-        if not self._ready.done():
-            self._ready.cancel()
-        await self.wall.destroy()
+        await super().destroy()
 
     # -- the stream ------------------------------------------------------------------------------
 
@@ -158,27 +137,6 @@ class Conversation:
             except BlockingIOError:
                 await asyncio.sleep(0.001)
 
-    def _readable(self) -> None:
-        try:
-            data = self.wall.stream.recv(_RECEIVE)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._lose(f"the stream broke: {error}")
-            return
-        if not data:
-            self._lose(self._verdict())
-            return
-        try:
-            for kind, payload in self._frames.feed(data):
-                self._take(kind, payload)
-        except protocol.BadFrame as problem:
-            self.wall.kill()
-            self._lose(f"it sent {problem}")
-        except Exception as slip:  # ours: whoever waits must not wait for ever
-            self.wall.kill()
-            self._lose(f"what it sent could not be read: {slip!r}")
-
     def _verdict(self) -> str:
         try:
             seen = self.wall.look()
@@ -202,12 +160,6 @@ class Conversation:
             hear = channel.hear if channel else self.hear if not event.get("channel") else None
             if hear:
                 hear(event)
-        elif kind == protocol.READY:
-            if not self._ready.done():
-                self.wall.settle()
-                self._ready.set_result(None)
-        elif kind == protocol.FAULT:
-            self._fault(protocol.unpack(payload))
 
     def _answered(self, content: Mapping[str, Any]) -> None:
         waiting = self._asked.get(_whole(content.get("id")))
@@ -222,27 +174,13 @@ class Conversation:
         else:
             raise protocol.BadFrame("an answer without content")
 
-    def _fault(self, fault: Mapping[str, Any]) -> None:
-        message, hint = str(fault.get("message"))[:1000], str(fault.get("hint"))[:1000]
-        self._lose(message)
-        if not self._ready.done():
-            self._ready.set_exception(
-                EngineError(f"the wall could not be built: {message}", hint=hint)
-            )
-
-    def _lose(self, why: str) -> None:
-        if not self.lost:
-            self.lost = why
-            self._loop.remove_reader(self.wall.stream)
+    def _forget(self) -> None:
         for waiting in self._asked.values():
             if not waiting.done():
                 waiting.set_exception(SandboxLost(f"the sandbox is gone: {self.lost}"))
         for channel in list(self._channels.values()):
             if channel.hear:
                 channel.hear({"gone": self.lost})
-        if not self._ready.done():
-            self._ready.set_exception(EngineError(f"the sandbox did not start: {self.lost}"))
-            self._ready.exception()  # not everybody waits for it
 
 
 def _whole(value: object) -> int:

@@ -20,8 +20,9 @@ from belljar.errors import (
 )
 from belljar.model import ErrorInfo, Limits, Request, Status
 from belljar.policy.limits import check_minimum
+from belljar.receiver import Outcome
 from belljar.runtimes import languages, restricted
-from belljar.sandbox import Order, Outcome
+from belljar.sandbox import Order
 from belljar.settings import Settings
 
 WORKSPACE = languages.WORKSPACE

@@ -10,7 +10,7 @@ from typing import TypedDict
 from belljar.errors import InvalidRequest
 from belljar.model import FilterMode, LanguageLevel, Need, Request
 from belljar.policy.limits import BOUNDS, requested_limits
-from belljar.sandbox import OnOutput, OnUsage
+from belljar.receiver import OnOutput, OnUsage
 from belljar.settings import Settings
 
 

@@ -9,25 +9,21 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from belljar.engines.base import Inside, Wall
 from belljar.errors import EngineError
-from belljar.model import Dropped, ErrorInfo, Limits, OutputFile, Usage
+from belljar.hearing import Hearing
+from belljar.model import Limits
+from belljar.receiver import OnOutput, OnUsage, Outcome, Receiver
 from belljar.runtimes.guest import protocol
 
-OnOutput = Callable[[str, bytes], None]
-OnUsage = Callable[[Usage], None]
 TICK_S = 0.25
 
 STOP_GRACE_S = 2.0
 """After a time-out the agent may kill, collect and report for this long; then the wall falls."""
-READY_S = 30.0
-ROOTS = ("/workspace/", "/data/output/")
-_RECEIVE = 256 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,50 +43,11 @@ class Order:
     limits: Limits
 
 
-@dataclass(kw_only=True)
-class Outcome:
-    """What became of an order."""
-
-    exit_code: int | None = None
-    signal: int | None = None
-    ended: bool = False
-    """The agent reported an end; False when the sandbox was lost before it could."""
-    timed_out: bool = False
-    out_of_memory: bool = False
-    stdout: bytes = b""
-    stderr: bytes = b""
-    dropped: Dropped = field(default_factory=Dropped)
-    files: tuple[OutputFile, ...] = ()
-    error: ErrorInfo | None = None
-    usage: Usage = field(default_factory=Usage)
-    files_unnamed: int = 0
-    """Files beyond those that were named."""
-    problem: str = ""
-    """Why the agent could not do its part, if so."""
-
-
-class Sandbox:
+class Sandbox(Hearing):
     def __init__(self, wall: Wall) -> None:
-        self.wall = wall
-        self.isolation = wall.isolation
-        self._loop = asyncio.get_running_loop()
-        self._frames = protocol.Reader(protocol.FROM_AGENT)
-        self._ready: asyncio.Future[None] = self._loop.create_future()
-        self._receiver: _Receiver | None = None
+        super().__init__(wall, protocol.Reader(protocol.FROM_AGENT))
+        self._receiver: Receiver | None = None
         self._feeder: _Feeder | None = None
-        self.lost = ""
-        """Why nothing can run here any more, if so."""
-        self._loop.add_reader(wall.stream, self._readable)
-
-    async def ready(self) -> None:
-        """Returns when the agent is behind the wall and waits; raises if a step failed."""
-        try:
-            async with asyncio.timeout(READY_S):
-                await asyncio.shield(self._ready)
-        except TimeoutError:
-            raise EngineError(
-                f"the agent was not ready within {READY_S:.0f} s", hint="is the machine overloaded?"
-            ) from None
 
     async def run(
         self,
@@ -100,7 +57,7 @@ class Sandbox:
         on_usage: OnUsage | None = None,
     ) -> Outcome:
         inside = self.wall.apply(order.limits)
-        receiver = self._receiver = _Receiver(order.limits, self._loop.create_future())
+        receiver = self._receiver = Receiver(order.limits, self._loop.create_future())
         receiver.on_output, receiver.on_usage = on_output, on_usage
         feeder = self._feeder = _Feeder(self._loop, self.wall.stream, order.stdin_descriptor)
         if self.lost:
@@ -142,20 +99,14 @@ class Sandbox:
             outcome.out_of_memory = outcome.out_of_memory or seen.out_of_memory
         return outcome
 
-    async def _tick(self, receiver: _Receiver) -> None:
+    async def _tick(self, receiver: Receiver) -> None:
         """Reports what the run uses while it runs (L7); without a wall that can tell, the agent
         does."""
         while seen := self.wall.look():
             receiver.used(seen.usage)
             await asyncio.sleep(TICK_S)
 
-    async def destroy(self) -> None:
-        self._stop_listening()
-        if not self._ready.done():
-            self._ready.cancel()
-        await self.wall.destroy()
-
-    async def _stop(self, receiver: _Receiver) -> None:
+    async def _stop(self, receiver: Receiver) -> None:
         """Out of time: the agent kills the code and still says what it knows, if it can."""
         try:
             async with asyncio.timeout(STOP_GRACE_S):
@@ -167,61 +118,19 @@ class Sandbox:
     async def _send(self, data: bytes) -> None:
         await self._loop.sock_sendall(self.wall.stream, data)
 
-    def _readable(self) -> None:
-        try:
-            data = self.wall.stream.recv(_RECEIVE)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._lose(f"the stream broke: {error}")
-            return
-        if not data:
-            self._lose("the sandbox ended before its code did")
-            return
-        try:
-            for kind, payload in self._frames.feed(data):
-                if kind == protocol.READY:
-                    if not self._ready.done():
-                        self.wall.settle()
-                        self._ready.set_result(None)
-                elif kind == protocol.FAULT:
-                    self._fault(protocol.unpack(payload))
-                elif kind == protocol.WANT:
-                    if self._feeder:
-                        self._feeder.wanted()
-                elif self._receiver:
-                    self._receiver.take(kind, payload)
-        except protocol.BadFrame as problem:
-            self.wall.kill()
-            self._lose(f"the sandbox sent {problem}")
-        except Exception as slip:  # ours: the run must still end
-            self.wall.kill()
-            self._lose(f"the host could not take what the sandbox sent: {slip!r}")
+    def _take(self, kind: int, payload: bytes) -> None:
+        if kind == protocol.WANT:
+            if self._feeder:
+                self._feeder.wanted()
+        elif self._receiver:
+            self._receiver.take(kind, payload)
 
-    def _fault(self, fault: Mapping[str, Any]) -> None:
-        text = _printable(str(fault.get("message", ""))[:500])
-        if not self._ready.done():
-            self._ready.set_exception(
-                EngineError(
-                    f"the wall could not be built: {text}",
-                    hint=_printable(str(fault.get("hint", ""))[:500]),
-                )
-            )
+    def _verdict(self) -> str:
+        return "the sandbox ended before its code did"
+
+    def _forget(self) -> None:
         if self._receiver:
-            hint = _printable(str(fault.get("hint", ""))[:500])
-            self._receiver.lost(f"{text} ({hint})" if hint else text)
-
-    def _stop_listening(self) -> None:
-        if self.wall.stream.fileno() >= 0:
-            self._loop.remove_reader(self.wall.stream)
-
-    def _lose(self, why: str) -> None:
-        self.lost = why
-        self._stop_listening()
-        if not self._ready.done():
-            self._ready.set_exception(EngineError(why))
-        if self._receiver:
-            self._receiver.lost(why)
+            self._receiver.lost(self.lost)
 
 
 class _Feeder:
@@ -278,165 +187,6 @@ class _Feeder:
             await self._loop.sock_sendall(self._stream, protocol.frame(protocol.STDIN, data))
         except OSError:
             pass  # the sandbox is gone; its run ends by itself
-
-
-class _Receiver:
-    """Collects one run's frames within the run's limits."""
-
-    def __init__(self, limits: Limits, done: asyncio.Future[None]) -> None:
-        self.outcome = Outcome()
-        self.done = done
-        self.failure: Exception | None = None
-        """What the caller's `on_output` or `on_usage` raised."""
-        self.on_output: OnOutput | None = None
-        self.on_usage: OnUsage | None = None
-        self._limits = limits
-        self._streams = {"stdout": bytearray(), "stderr": bytearray()}
-        self._tails = {"stdout": bytearray(), "stderr": bytearray()}
-        self._files: list[OutputFile] = []
-        self._file: tuple[str, int, bytearray] | None = None
-        self._file_bytes = 0
-
-    def take(self, kind: int, payload: bytes) -> None:
-        if self.done.done():
-            return
-        if kind == protocol.STDOUT:
-            self._output("stdout", self._streams, payload)
-        elif kind == protocol.STDERR:
-            self._output("stderr", self._streams, payload)
-        elif kind == protocol.STDOUT_TAIL:
-            self._output("stdout", self._tails, payload)
-        elif kind == protocol.STDERR_TAIL:
-            self._output("stderr", self._tails, payload)
-        elif kind == protocol.FILE:
-            self._announced(protocol.unpack(payload))
-        elif kind == protocol.DATA:
-            self._content(payload)
-        elif kind == protocol.USED:
-            self.used(_usage(protocol.unpack(payload)))
-        elif kind == protocol.END:
-            self._ended(protocol.unpack(payload))
-
-    def lost(self, why: str) -> None:
-        if not self.done.done():
-            self.outcome.problem = self.outcome.problem or why
-            self.done.set_result(None)
-
-    def close(self) -> None:
-        """Puts what was collected into the outcome."""
-        outcome = self.outcome
-        for name in ("stdout", "stderr"):
-            head, tail = self._streams[name], self._tails[name]
-            missing = getattr(outcome.dropped, name)
-            if missing:
-                head += b"\n[belljar: %d bytes dropped here]\n" % missing
-            setattr(outcome, name, bytes(head + tail))
-        outcome.files = tuple(self._files)
-
-    def _output(self, name: str, into: Mapping[str, bytearray], payload: bytes) -> None:
-        into[name].extend(payload)
-        if len(into[name]) > self._limits.output_bytes:
-            raise protocol.BadFrame("more output than was agreed")
-        if self.on_output:
-            self._tell(self.on_output, name, payload)
-
-    def used(self, usage: Usage) -> None:
-        if self.on_usage:
-            self._tell(self.on_usage, usage)
-
-    def _tell(self, callback: Callable[..., None], *what: object) -> None:
-        try:
-            callback(*what)
-        except Exception as failure:
-            self.failure = failure
-            self.lost("the caller's callback failed")
-
-    def _announced(self, file: Mapping[str, Any]) -> None:
-        path, size, skipped = file.get("path"), file.get("size"), file.get("skipped")
-        if not isinstance(path, str) or not isinstance(skipped, str) or type(size) is not int:
-            raise protocol.BadFrame("a file without a name or a size")
-        below = next((path[len(root) :] for root in ROOTS if path.startswith(root)), "")
-        if self._file or size < 0 or len(path) > protocol.MAX_PATH:
-            raise protocol.BadFrame("a file out of place")
-        foreign = {"", ".", ".."}.intersection(below.split("/")) if below else path not in ROOTS
-        if foreign:
-            raise protocol.BadFrame("a file from elsewhere")
-        if len(self._files) >= self._limits.result_files + protocol.NAMES_BEYOND:
-            raise protocol.BadFrame("more files than were agreed")
-        path = _printable(path)
-        if skipped:
-            skipped = _printable(skipped[:200])
-            self._files.append(OutputFile(path=path, size=size, content=None, skipped=skipped))
-            return
-        self._file_bytes += size
-        if self._file_bytes > self._limits.result_bytes:
-            raise protocol.BadFrame("more bytes of files than were agreed")
-        self._file = (path, size, bytearray())
-        if not size:
-            self._content(b"")
-
-    def _content(self, payload: bytes) -> None:
-        if self._file is None:
-            raise protocol.BadFrame("content without a file")
-        path, size, content = self._file
-        content += payload
-        if len(content) > size:
-            raise protocol.BadFrame("more content than the file has")
-        if len(content) == size:
-            self._files.append(OutputFile(path=path, size=size, content=bytes(content)))
-            self._file = None
-
-    def _ended(self, end: Mapping[str, Any]) -> None:
-        outcome = self.outcome
-        outcome.ended = True
-        outcome.exit_code = _small(end.get("exit_code"), 255)
-        outcome.signal = _small(end.get("signal"), 64)
-        dropped = end.get("dropped")
-        if isinstance(dropped, dict):
-            outcome.dropped = Dropped(
-                stdout=_small(dropped.get("stdout"), 1 << 62) or 0,
-                stderr=_small(dropped.get("stderr"), 1 << 62) or 0,
-            )
-        outcome.files_unnamed = _small(end.get("files_unnamed"), 1 << 40) or 0
-        outcome.error = _error(end.get("report"))
-        watched = end.get("watched")
-        outcome.out_of_memory = isinstance(watched, dict) and watched.get("out_of_memory") is True
-        outcome.usage = _usage(end)
-        self.done.set_result(None)
-
-
-def _small(value: object, most: int) -> int | None:
-    return value if type(value) is int and 0 <= value <= most else None
-
-
-def _usage(told: Mapping[str, Any]) -> Usage:
-    """As the agent saw it from inside."""
-    watched = told.get("watched")
-    if not isinstance(watched, dict):
-        watched = {}
-    return Usage(
-        cpu_ms=_small(told.get("cpu_ms"), 1 << 50) or 0,
-        peak_memory_bytes=_small(watched.get("peak_memory_bytes"), 1 << 50) or 0,
-        peak_processes=_small(watched.get("peak_processes"), 1 << 22) or 0,
-    )
-
-
-def _error(report: object) -> ErrorInfo | None:
-    """The exception as the code's own process told it: believed to be text, nothing more."""
-    if not isinstance(report, str) or not report:
-        return None
-    try:
-        content = protocol.unpack(report.encode("utf-8", "replace"))
-    except protocol.BadFrame:
-        return None
-    texts = [str(content.get(key, ""))[:65536] for key in ("name", "message", "traceback")]
-    name, message, traceback = (_printable(text) for text in texts)
-    return ErrorInfo(name=name, message=message, traceback=traceback)
-
-
-def _printable(text: str) -> str:
-    """Names that are not UTF-8, and worse: lone surrogates would make the result unencodable."""
-    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:

@@ -25,6 +25,7 @@ from belljar.errors import (
     InvalidRequest,
     Unavailable,
     UnknownEngine,
+    Unsupported,
 )
 from belljar.holding import Held, mounting, unmountable
 from belljar.model import Finding, Limits, Request, Result
@@ -33,8 +34,9 @@ from belljar.policy import filter as static_filter
 from belljar.policy.decide import Decision, decide
 from belljar.policy.names import check_names
 from belljar.pool import Pool
+from belljar.receiver import OnOutput, OnUsage, Outcome
 from belljar.runtimes import languages, restricted
-from belljar.sandbox import OnOutput, OnUsage, Order, Outcome
+from belljar.sandbox import Order
 from belljar.settings import Settings
 from belljar.walls import Walls
 
@@ -166,6 +168,7 @@ class Service:
             raise Closed("this Belljar is closed", hint="make a new one")
         decision = self._decide(request)
         request = decision.request
+        _check_keepable(decision)
         check_names("inputs", [*request.inputs, *paths])
         environment, tier = execution.environment(request)
         sources = await asyncio.to_thread(inputs.look, paths) if paths else ()
@@ -303,6 +306,17 @@ async def _walled(
                 raise unmountable(cannot) from cannot
             why = cannot.why
             copied += tuple(one for one in sources if one.mount is cannot.mount)
+
+
+def _check_keepable(decision: Decision) -> None:
+    """What a kept sandbox would leave out is refused: a control is never dropped silently."""
+    for asked, what in (
+        (decision.filter != "off", "the static filter does not read the runs of a kept sandbox"),
+        (decision.request.language_level != "full", "restricted Python cannot be kept"),
+        (decision.request.fresh_exec, "a kept sandbox is a fork of the warm interpreter"),
+    ):
+        if asked:
+            raise Unsupported(what, hint="belljar.run() has it, a new sandbox for each run")
 
 
 def _denied(

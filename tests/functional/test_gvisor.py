@@ -18,7 +18,8 @@ from belljar.engines.gvisor import available
 from belljar.engines.gvisor.engine import GvisorEngine
 from belljar.errors import EngineError, EngineUnavailable
 from belljar.model import MIB, Limits
-from belljar.sandbox import Order, Outcome, Sandbox
+from belljar.receiver import Outcome
+from belljar.sandbox import Order, Sandbox
 
 GROUND = Ground(name="bare", mount="/opt/belljar/none", preload=("random", "uuid"))
 

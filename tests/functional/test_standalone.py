@@ -16,8 +16,9 @@ import pytest
 
 from belljar.engines.base import Inside, Seen
 from belljar.model import Limits
+from belljar.receiver import Outcome
 from belljar.runtimes.guest import standalone
-from belljar.sandbox import Order, Outcome, Sandbox
+from belljar.sandbox import Order, Sandbox
 
 UNSHARE = [
     "unshare",

@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from belljar.engines.base import Inside
 from belljar.errors import BelljarError, EngineError
 from belljar.model import Limits, Usage
+from belljar.receiver import Outcome, Receiver
 from belljar.runtimes.guest import protocol
 from belljar.runtimes.guest.protocol import BadFrame
-from belljar.sandbox import Order, Outcome, Sandbox, _Receiver
+from belljar.sandbox import Order, Sandbox
 
 LIMITS = Limits(timeout_s=5, output_bytes=1000, result_files=3, result_bytes=2000)
 END = {"exit_code": 0, "signal": None, "stage": "run", "dropped": {"stdout": 0, "stderr": 0}}
@@ -45,7 +46,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def received(loop: asyncio.AbstractEventLoop, *frames: Frame) -> Outcome:
-    receiver = _Receiver(LIMITS, loop.create_future())
+    receiver = Receiver(LIMITS, loop.create_future())
     for kind, payload in frames:
         receiver.take(kind, payload)
     receiver.lost("no more frames")
@@ -389,7 +390,7 @@ def test_what_the_agent_says_it_used_is_only_a_figure() -> None:
     """L7: nonsense is a bad frame or zero, never an error of the host's."""
     seen: list[object] = []
     loop = asyncio.new_event_loop()
-    receiver = _Receiver(LIMITS, loop.create_future())
+    receiver = Receiver(LIMITS, loop.create_future())
     receiver.on_usage = seen.append
     receiver.take(protocol.USED, js({"cpu_ms": "x", "watched": [1]}))
     receiver.take(protocol.USED, js({"cpu_ms": -5, "watched": {"peak_processes": 2**80}}))

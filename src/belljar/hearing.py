@@ -1,0 +1,112 @@
+"""The host's end of the stream to an agent: until it is ready, and until it is lost.
+
+Whatever the guest sends is bounded and strictly read; it can at worst lie about itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from belljar.engines.base import Wall
+from belljar.errors import EngineError
+from belljar.runtimes.guest import protocol
+
+READY_S = 60.0
+_RECEIVE = 256 * 1024
+
+
+class Hearing:
+    """What one-shot and kept sandboxes have in common."""
+
+    def __init__(self, wall: Wall, frames: protocol.Reader) -> None:
+        self.wall = wall
+        self.isolation = wall.isolation
+        self.lost = ""
+        """Why nothing can be had from here any more, if so."""
+        self._loop = asyncio.get_running_loop()
+        self._frames = frames
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_reader(wall.stream, self._readable)
+
+    async def ready(self) -> None:
+        """Returns when the agent is behind the wall and waits; raises if a step failed."""
+        try:
+            async with asyncio.timeout(READY_S):
+                await asyncio.shield(self._ready)
+        except TimeoutError:
+            raise EngineError(
+                f"the agent was not ready within {READY_S:.0f} s", hint="is the machine overloaded?"
+            ) from None
+
+    async def destroy(self) -> None:
+        self._stop_listening()
+        if not self._ready.done():
+            self._ready.cancel()
+        await self.wall.destroy()
+
+    def _take(self, kind: int, payload: bytes) -> None:
+        """A frame that is neither READY nor FAULT."""
+        raise NotImplementedError
+
+    def _forget(self) -> None:
+        """It is lost: whoever waits for something is told."""
+        raise NotImplementedError
+
+    def _verdict(self) -> str:
+        """Why the stream has ended."""
+        raise NotImplementedError
+
+    def _readable(self) -> None:
+        try:
+            data = self.wall.stream.recv(_RECEIVE)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._lose(f"the stream broke: {error}")
+            return
+        if not data:
+            self._lose(self._verdict())
+            return
+        try:
+            for kind, payload in self._frames.feed(data):
+                if kind == protocol.READY:
+                    if not self._ready.done():
+                        self.wall.settle()
+                        self._ready.set_result(None)
+                elif kind == protocol.FAULT:
+                    self._fault(protocol.unpack(payload))
+                else:
+                    self._take(kind, payload)
+        except protocol.BadFrame as problem:
+            self.wall.kill()
+            self._lose(f"the sandbox sent {problem}")
+        except Exception as slip:  # ours: whoever waits must not wait for ever
+            self.wall.kill()
+            self._lose(f"the host could not take what the sandbox sent: {slip!r}")
+
+    def _fault(self, fault: Mapping[str, Any]) -> None:
+        text, hint = (printable(str(fault.get(key, ""))[:500]) for key in ("message", "hint"))
+        if not self._ready.done():
+            self._ready.set_exception(
+                EngineError(f"the wall could not be built: {text}", hint=hint)
+            )
+        self._lose(f"{text} ({hint})" if hint else text)
+
+    def _lose(self, why: str) -> None:
+        self.lost = self.lost or why
+        self._stop_listening()
+        if not self._ready.done():
+            self._ready.set_exception(EngineError(self.lost))
+            self._ready.exception()  # not everybody waits for it
+        self._forget()
+
+    def _stop_listening(self) -> None:
+        if self.wall.stream.fileno() >= 0:
+            self._loop.remove_reader(self.wall.stream)
+
+
+def printable(text: str) -> str:
+    """Names that are not UTF-8, and worse: lone surrogates would make the result unencodable."""
+    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
