@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from belljar.cli import doctor, engines, env, image, prove, run, version
+from belljar.cli import doctor, engines, env, image, prove, run, shell, version
 from belljar.cli.table import command
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 app.command("run", epilog=run.EPILOG)(command(run.OPTIONS, run.run))
+app.command("shell", epilog=shell.EPILOG)(command(shell.OPTIONS, shell.shell))
 app.command(epilog=engines.EPILOG)(engines.engines)
 app.command(epilog=doctor.EPILOG)(doctor.doctor)
 app.command(epilog=prove.EPILOG)(prove.prove)

@@ -10,7 +10,7 @@ from belljar.cli import run, table
 from belljar.cli.say import REFUSED, problem, say
 from belljar.errors import BelljarError
 
-VERBS = ("run", "engines", "doctor", "prove", "env", "image", "version")
+VERBS = ("run", "shell", "engines", "doctor", "prove", "env", "image", "version")
 USAGE = 2
 INTERRUPTED = 130
 UNREAD = 141
