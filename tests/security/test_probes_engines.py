@@ -26,7 +26,7 @@ ENGINES = {
     "microvm": ("microvm", Settings()),
     "wasm": ("wasm", Settings()),
 }
-WALLS = {"docker_runsc": ("docker", "gvisor")}
+WALLS = {"docker_runsc": ("docker", "docker+runsc")}
 EVERY = {"docker": 4, "docker_runsc": 16, "gvisor": 8, "microvm": 20, "wasm": 2}
 """Of each boundary every n-th probe, for slow walls: behind an emulated machine all of them take a
 quarter of an hour. `belljar prove --engine all` leaves none out, nor does BELLJAR_ALL_PROBES=1."""

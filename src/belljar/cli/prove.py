@@ -11,6 +11,7 @@ from belljar.cli.say import say
 if TYPE_CHECKING:
     from belljar.engines.base import Missing
     from belljar.probes import Proven, Report
+    from belljar.settings import Settings
 
 EPILOG = """\
 Exit status: 0 when every probe that applies held, 1 when one is broken (or none applies),
@@ -20,6 +21,7 @@ Exit status: 0 when every probe that applies held, 1 when one is broken (or none
 Examples:
   belljar prove
   belljar prove --engine all
+  belljar prove --kept
   belljar prove --list
   belljar prove --only PV-17,network
   belljar prove --json > proof.json
@@ -30,12 +32,15 @@ USAGE = 2
 def prove(
     engine: Annotated[
         str,
-        typer.Option(metavar="NAME,…", help="The walls: auto, names, or all that work here."),
+        typer.Option(metavar="NAME,…", help="The walls: auto, names (docker+runsc, too), or all."),
     ] = "auto",
     only: Annotated[
         str,
         typer.Option(metavar="ID,…", help="Only these probes, by id or boundary. Default: all."),
     ] = "",
+    kept: Annotated[
+        bool, typer.Option("--kept", help="From inside sandboxes that live from run to run.")
+    ] = False,
     list_: Annotated[
         bool, typer.Option("--list", help="List the probes, and run none of them.")
     ] = False,
@@ -48,8 +53,8 @@ def prove(
         if list_:
             return _list(chosen, json=json)
         if engines == ["all"] or len(engines) > 1:
-            return _prove_several(chosen, engines, json=json)
-        return _prove_one(chosen, engines[0], json=json)
+            return _prove_several(chosen, engines, json=json, kept=kept)
+        return _prove_one(chosen, engines[0], json=json, kept=kept)
     except ValueError as error:
         say(str(error), hint="belljar prove --list names them all")
         return USAGE
@@ -70,8 +75,8 @@ def _list(chosen: list[str], *, json: bool) -> int:
     return 0
 
 
-def _prove_one(chosen: list[str], engine: str, *, json: bool) -> int:
-    report = _prove(chosen, engine)
+def _prove_one(chosen: list[str], engine: str, *, json: bool, kept: bool) -> int:
+    report = _prove(chosen, engine, kept=kept)
     if json:
         from json import dumps
 
@@ -81,18 +86,17 @@ def _prove_one(chosen: list[str], engine: str, *, json: bool) -> int:
     return 0 if report.ok else 1
 
 
-def _prove_several(chosen: list[str], engines: list[str], *, json: bool) -> int:
+def _prove_several(chosen: list[str], engines: list[str], *, json: bool, kept: bool) -> int:
     """All there are, or those named: one that does not work here is told, not left out."""
     from belljar.engines import registry
-    from belljar.settings import Settings
 
     reports: dict[str, Report] = {}
     missing: dict[str, Missing] = {}
-    for name in registry.names() if engines == ["all"] else engines:
-        if problem := registry.why_not(name, Settings()):
+    for name in _all() if engines == ["all"] else engines:
+        if problem := registry.why_not(*_wall(name)):
             missing[name] = problem
         else:
-            reports[name] = _prove(chosen, name)
+            reports[name] = _prove(chosen, name, kept=kept)
     ok = bool(reports) and all(report.ok for report in reports.values())
     if engines != ["all"]:
         ok = ok and not missing
@@ -112,7 +116,25 @@ def _prove_several(chosen: list[str], engines: list[str], *, json: bool) -> int:
     return 0 if ok else 1
 
 
-def _prove(chosen: list[str], engine: str) -> Report:
+def _all() -> list[str]:
+    """Docker twice: with gVisor as its runtime it is another wall."""
+    from belljar.engines import registry
+
+    found = list(registry.names())
+    if "docker" in found:
+        found.insert(found.index("docker") + 1, "docker+runsc")
+    return found
+
+
+def _wall(name: str) -> tuple[str, Settings]:
+    """`docker+runsc`: Docker with that runtime."""
+    from belljar.settings import Settings
+
+    engine, _, runtime = name.partition("+")
+    return engine, Settings(docker_runtime=runtime) if runtime else Settings()
+
+
+def _prove(chosen: list[str], engine: str, *, kept: bool) -> Report:
     from belljar import probes
     from belljar.cli.progress import Bar
     from belljar.jar import Belljar
@@ -122,9 +144,10 @@ def _prove(chosen: list[str], engine: str) -> Report:
     def step(item: Proven, done: int, total: int) -> None:
         progress.update(item.probe.boundary, done / total)
 
+    name, settings = _wall(engine)
     try:
-        with Belljar(on_progress=progress.update) as jar:
-            return probes.prove(jar, engine=engine, on_progress=step, only=chosen or None)
+        with Belljar(settings, on_progress=progress.update) as jar:
+            return probes.prove(jar, engine=name, on_progress=step, only=chosen or None, kept=kept)
     finally:
         progress.close()
 

@@ -53,6 +53,7 @@ PLANTED = (
     "INSIDE_SANDBOX_ACK",
 )
 BY_JUDGE = (
+    "ALSO",
     "CASE",
     "ENDLESS",
     "EXIT_CASE",

@@ -20,6 +20,8 @@ LANGUAGES = {
     ".sh": "bash",
 }
 INSIDE = "inside"
+KEPT = "kept"
+"""Among the walls of `behind.toml`: a sandbox that lives from run to run, whatever it is behind."""
 
 _PLACEHOLDER = re.compile(r"\{\{([A-Z0-9_]+)\}\}")
 

@@ -12,6 +12,7 @@ from belljar.errors import Unavailable, Unsupported
 from belljar.jar import Belljar
 from belljar.probes import judges, verdict
 from belljar.probes.fixtures import Fixtures
+from belljar.probes.kept import KeptProver
 from belljar.probes.probe import INSIDE, Probe, load
 from belljar.probes.prover import NoAnswer, Prover
 from belljar.probes.verdict import Outcome, Verdict
@@ -127,8 +128,10 @@ def prove(
     engine: str = "auto",
     on_progress: OnProven | None = None,
     only: Collection[str] | None = None,
+    kept: bool = False,
 ) -> Report:
-    """Runs the probes (`only` these ids or boundaries) behind `engine`."""
+    """Runs the probes (`only` these ids or boundaries) behind `engine`; `kept`: from inside
+    sandboxes that live from run to run."""
     started = time.monotonic()
     chosen = choose(only)
     proven: list[Proven] = []
@@ -139,7 +142,8 @@ def prove(
             on_progress(item, len(proven), len(chosen))
 
     first = jar.run("print(1)", engine=engine)  # says which wall "auto" is, and that it stands
-    with Fixtures() as fixtures, Prover(jar, fixtures, engine=first.engine) as prover:
+    make = KeptProver if kept else Prover
+    with Fixtures() as fixtures, make(jar, fixtures, engine=first.engine) as prover:
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="belljar-prove") as pool:
             beside = [pool.submit(prove_one, prover, p) for p in chosen if not p.alone]
             for future in as_completed(beside):
@@ -197,8 +201,7 @@ def judge(prover: Prover, probe: Probe) -> Verdict:
 
 
 def _inside(prover: Prover, probe: Probe) -> Verdict:
-    found = [verdict.read(probe, prover.run(probe)) for _ in range(probe.runs)]
-    return _worst(found[1:] or found)
+    return _worst(verdict.read(probe, result) for result in prover.run_each(probe))
 
 
 def _worst(found: Iterable[Verdict]) -> Verdict:

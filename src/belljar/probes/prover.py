@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from belljar.engines import registry
 from belljar.environments import catalogue, folders
@@ -22,7 +22,8 @@ WORK = "x = 0\nfor n in range(300_000):\n    x += n * n % 7"
 USUAL_S = 0.3
 """What that takes at most, with a sandbox around it, where nothing is emulated."""
 MOST_PATIENCE = 10.0
-RUNTIMES = {"runsc": "gvisor", "kata": "microvm"}
+RUNTIMES = ("runsc", "kata")
+"""Of Docker, that make it another wall."""
 GRACE_S = 20.0
 """How much later than the run's own time-out an answer may come before we call it a hang."""
 
@@ -75,6 +76,9 @@ class Live:
 class Prover:
     """One engine of one Belljar, with the fixtures in place."""
 
+    kept = False
+    """Whether its sandboxes are kept ones (see `kept.KeptProver`)."""
+
     def __init__(self, jar: Belljar, fixtures: Fixtures, *, engine: str) -> None:
         self.jar = jar
         self.fixtures = fixtures
@@ -83,7 +87,7 @@ class Prover:
         self._later: Belljar | None = None
         self._lock = threading.Lock()
 
-    def __enter__(self) -> Prover:
+    def __enter__(self) -> Self:
         self.patience = self._measure()
         return self
 
@@ -111,9 +115,24 @@ class Prover:
 
     def run_code(self, code: str, *, jar: Belljar | None = None, **options: Any) -> Result:
         """Any code, in a fresh sandbox."""
+        return self.start_code(code, jar=jar, **options).result()
+
+    def start_code(self, code: str, *, jar: Belljar | None = None, **options: Any) -> Live:
+        """The same, to be watched while it runs."""
         live = Live()
         self._submit(live, jar or self.jar, code, options)
-        return live.result()
+        return live
+
+    def run_each(self, probe: Probe) -> list[Result]:
+        """Every run of a probe that tells itself; all verdicts on them count."""
+        results = [self.run(probe) for _ in range(probe.runs)]
+        return results[1:] or results
+
+    def run_then(self, probe: Probe, code: str) -> tuple[Result, Result]:
+        """The probe, and then other code among the files it left."""
+        first = self.run(probe)
+        left = {file.name: file.content for file in first.files if file.content is not None}
+        return first, self.run_code(code, files=left)
 
     def code(self, probe: Probe, values: Mapping[str, str] | None = None) -> str:
         return probe.render({**self.fixtures.values, **(values or {})})
@@ -124,7 +143,7 @@ class Prover:
         if self.engine != "docker":
             return (self.engine,)
         runtime = self.jar.settings.docker_runtime
-        return (self.engine, *(wall for name, wall in RUNTIMES.items() if runtime.startswith(name)))
+        return (self.engine, *(f"docker+{name}" for name in RUNTIMES if runtime.startswith(name)))
 
     def seconds(self, native: float) -> float:
         """How long something may take behind this wall that takes so long on the bare machine."""
@@ -177,8 +196,11 @@ class Prover:
         usual_s = self.timeout_s(TIMEOUT_S)
         chosen = {"engine": self.engine, "timeout_s": usual_s, **options}
         live.deadline_s = _number(chosen["timeout_s"], usual_s) + self.seconds(GRACE_S)
-        live.future = jar.submit(code, **chosen)
+        live.future = self._begin(jar, code, chosen)
         live.future.add_done_callback(live.over)
+
+    def _begin(self, jar: Belljar, code: str, options: Mapping[str, Any]) -> Future[Result]:
+        return jar.submit(code, **options)
 
 
 def _number(value: object, otherwise: float) -> float:

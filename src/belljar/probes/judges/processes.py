@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+from belljar.errors import EngineError
 from belljar.probes import host
 from belljar.probes.probe import Probe
 from belljar.probes.prover import Prover
@@ -18,11 +19,15 @@ LATE_S = 6.0
 
 SUPERVISOR = """
 import pathlib, sys
-from belljar import Belljar, Settings
+from belljar import Belljar, Sandbox, Settings
 code = sys.stdin.read()
+def see(data):
+    print(data.decode(), flush=True)
 with Belljar(Settings(home=pathlib.Path(sys.argv[1]))) as jar:
-    jar.run(code, engine=sys.argv[2], timeout_s=60,
-            on_output=lambda stream, data: print(data.decode(), flush=True))
+    if sys.argv[3] == "kept":
+        box = Sandbox(jar, engine=sys.argv[2])
+        box.run(code, timeout_s=60, on_event=lambda event: see(getattr(event, "data", b"")))
+    jar.run(code, engine=sys.argv[2], timeout_s=60, on_output=lambda stream, data: see(data))
 """
 
 
@@ -67,7 +72,11 @@ def timeout_kills(prover: Prover, probe: Probe) -> Verdict:
 
 
 def agent_death_is_run_death(prover: Prover, probe: Probe) -> Verdict:
-    result = prover.run(probe)
+    try:
+        result = prover.run(probe)
+    except EngineError as error:  # where the agent can be ended, so is the wall
+        wrong = prover.works()
+        return broken(wrong) if wrong else held(error)
     if "KILLING" not in result.stdout and result.status != "killed":
         return broken(f"nothing was tried: {describe(result)}")
     wrong = prover.works()
@@ -111,7 +120,7 @@ def dies_with_supervisor(prover: Prover, probe: Probe) -> Verdict:
     mark = host.new_mark()
     home = str(prover.jar.settings.home)
     supervisor = subprocess.Popen(
-        [sys.executable, "-c", SUPERVISOR, home, prover.engine],
+        [sys.executable, "-c", SUPERVISOR, home, prover.engine, "kept" if prover.kept else ""],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

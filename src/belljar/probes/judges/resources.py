@@ -32,21 +32,26 @@ ORDINARY_HOST = """
 import json, pathlib, resource, sys, threading
 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, most), most))  # as a login shell has it
-from belljar import Belljar, BelljarError, Settings
+from concurrent.futures import ThreadPoolExecutor
+from belljar import Belljar, BelljarError, Sandbox, Settings
 order = json.load(sys.stdin)
 hoarded = threading.Event()
 def see(stream, data):
     if b"HOARDED" in data:
         hoarded.set()
+def keep(jar, code, on_output=lambda stream, data: None, **options):
+    with Sandbox(jar, **options) as box:
+        return box.run(code, on_event=lambda event: on_output("", getattr(event, "data", b"")))
+run = keep if order["kept"] else Belljar.run
 with Belljar(Settings(home=pathlib.Path(order["home"]), pool_size=0)) as jar:
     options = {"engine": order["engine"], "timeout_s": 20}
-    hoarder = jar.submit(order["hoard"], on_output=see, **options)
+    hoarder = ThreadPoolExecutor(1).submit(run, jar, order["hoard"], on_output=see, **options)
     hoarded.wait(15)
     try:
-        asked = jar.run(order["ask"], **options)
+        asked = run(jar, order["ask"], **options)
         print(asked.isolation["user"], "|", asked.stdout.strip())
         hoarder.result(30)
-        print(jar.run("print('AFTER')", **options).stdout.strip())
+        print(run(jar, "print('AFTER')", **options).stdout.strip())
     except BelljarError as error:
         print("HOST", error)
 """
@@ -71,12 +76,12 @@ HOSTILE_SOURCES = {
 def memory_bomb(prover: Prover, probe: Probe) -> Verdict:
     """Ended as out of memory, while a neighbour runs on undisturbed."""
     neighbour = "import time\nfor _ in range(30):\n    time.sleep(0.05)\nprint('fine')"
-    beside = prover.jar.submit(neighbour, engine=prover.engine, timeout_s=prover.timeout_s(20))
+    beside = prover.start_code(neighbour, timeout_s=prover.timeout_s(20))
     result = prover.run(probe)
     found = read(probe, result)
     if found.outcome != "held" and result.status != "out_of_memory":
         return broken(f"not reported as out of memory: {describe(result)}")
-    other = beside.result(prover.seconds(60))
+    other = beside.result()
     if (other.status, other.stdout) != ("ok", "fine\n"):
         return broken(f"the neighbour: {describe(other)}")
     return held(describe(result))
@@ -210,6 +215,7 @@ def descriptors_in_flight(prover: Prover, probe: Probe) -> Verdict:
     order = {
         "home": str(prover.jar.settings.home),
         "engine": prover.engine,
+        "kept": prover.kept,
         "hoard": prover.code(probe, {"ROLE": "hoarder", "STAY_S": str(prover.seconds(3))}),
         "ask": prover.code(probe, {"ROLE": "neighbour", "STAY_S": "0"}),
     }
