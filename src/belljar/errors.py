@@ -21,7 +21,7 @@ BelljarError
 ├── SandboxFileError          a file in a sandbox cannot be had that way: `kind` says why
 │   ├── SandboxFileMissing
 │   └── SandboxFileExists
-├── Busy                      a kept sandbox has a run under way, and waiting was not wanted
+├── Busy                      in use: a kept sandbox with a run under way, packages that are mounted
 └── Closed                    a Belljar or a sandbox that was already closed was used
     └── SandboxEnded          a kept sandbox has reached its runs, its idle time or its life time
 
