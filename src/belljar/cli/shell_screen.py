@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import tempfile
 from pathlib import Path
 
@@ -115,4 +116,7 @@ class Screen:
         self._clear_status()
         self._at_margin = data.endswith(b"\n")
         while data:
-            data = data[os.write(DESCRIPTORS[stream], data) :]
+            try:
+                data = data[os.write(DESCRIPTORS[stream], data) :]
+            except BlockingIOError:  # whoever shares the terminal may have set it so
+                select.select([], [DESCRIPTORS[stream]], [])
