@@ -193,6 +193,7 @@ def _orphan(before: Callable[[], None] = lambda: None) -> int:
     if pid:
         return pid
     try:
+        os.setsid()  # once we are reaped, nothing that is meant for the original's group hits it
         before()
         if os.fork():
             os._exit(0)
