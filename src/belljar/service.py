@@ -243,6 +243,9 @@ class Service:
         request = decision.request
         if decision.filter == "off":
             return _UNFILTERED
+    def waiting(self) -> dict[str, dict[str, int]]:
+        return self._walls.waiting()
+
         reading = Request(
             code=static_filter.script(),
             stdin=static_filter.request_stdin(request.code, self._rules, files=request.files),

@@ -33,6 +33,10 @@ class Walls:
         """A wall failed: perhaps the machine has changed, so the next run looks again."""
         self._found.clear()
 
+    def waiting(self) -> dict[str, dict[str, int]]:
+        """How many sandboxes wait, by engine and environment."""
+        return {name: pool.waiting() for name, pool in self._pools.items()}
+
     async def close(self) -> None:
         pools = list(self._pools.values())
         await asyncio.gather(*(pool.close() for pool in pools))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from belljar.cli import doctor, engines, env, image, prove, run, shell, version
+from belljar.cli import doctor, engines, env, image, keys, prove, run, serve, shell, version
 from belljar.cli.table import command
 
 app = typer.Typer(
@@ -23,6 +23,8 @@ app.command("shell", epilog=shell.EPILOG)(command(shell.OPTIONS, shell.shell))
 app.command(epilog=engines.EPILOG)(engines.engines)
 app.command(epilog=doctor.EPILOG)(doctor.doctor)
 app.command(epilog=prove.EPILOG)(prove.prove)
+app.command(epilog=serve.EPILOG)(serve.serve)
+app.add_typer(keys.app, name="keys")
 app.add_typer(env.app, name="env")
 app.add_typer(image.app, name="image")
 app.command()(version.version)

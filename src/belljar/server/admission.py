@@ -1,0 +1,230 @@
+"""Who runs next: a bounded queue per tenant, and turns between tenants (F2)."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from types import TracebackType
+
+from belljar.server.errors import ApiError
+from belljar.server.tenants import Tenant
+
+LONGEST_RETRY_S = 60
+
+
+class Admission:
+    """`async with admission.place(tenant, memory_bytes=…): …` runs inside one of `slots`."""
+
+    def __init__(self, *, slots: int, wait_s: float) -> None:
+        self.slots = slots
+        self.running = 0
+        self._wait_s = wait_s
+        self._lines: dict[str, _Line] = {}
+        self._turn: deque[_Line] = deque()
+        """Tenants with somebody waiting, the next one first."""
+        self._pace = _Pace()
+        self._closed = False
+
+    def place(self, tenant: Tenant, *, memory_bytes: int = 0, disk_bytes: int = 0) -> Place:
+        return Place(self, tenant, memory_bytes, disk_bytes)
+
+    @property
+    def waiting(self) -> int:
+        return sum(len(line.waiting) for line in self._turn)
+
+    def counts(self, tenant: str) -> tuple[int, int]:
+        """How many of a tenant's runs are under way, and how many wait."""
+        line = self._lines.get(tenant)
+        return (line.running, len(line.waiting)) if line else (0, 0)
+
+    def close(self) -> None:
+        """Everybody who waits is told that the server ends."""
+        self._closed = True
+        for line in self._turn:
+            for place in line.waiting:
+                if place.called and not place.called.done():
+                    place.called.set_exception(_closing())
+        self._turn.clear()
+
+    # -- the places' side --------------------------------------------------------------------------
+
+    def enter(self, place: Place) -> asyncio.Future[None] | None:
+        """None when it may go at once; else what it has to wait for."""
+        if self._closed:
+            raise _closing()
+        tenant = place.tenant
+        line = self._lines.get(tenant.name)
+        if line is None:
+            line = self._lines[tenant.name] = _Line()
+        line.tenant = tenant  # its quotas may have changed
+        if not line.waiting and self.running < self.slots and line.fits(place):
+            self._begin(line, place)
+            return None
+        if len(line.waiting) >= tenant.quotas.queue:
+            raise ApiError(
+                "queue_full",
+                f"{len(line.waiting)} runs wait already",
+                hint="wait as long as Retry-After says, then try again",
+                retry_after_s=self._pace.seconds_for(len(line.waiting) + 1),
+            )
+        if line.never_fits(place):
+            raise ApiError(
+                "quota_exceeded",
+                "memory or disk of this one run is above this key's quota for all",
+                hint="ask for less memory_bytes or disk_bytes",
+            )
+        if not line.waiting:
+            self._turn.append(line)
+        line.waiting.append(place)
+        place.called = asyncio.get_running_loop().create_future()
+        return place.called
+
+    def leave(self, place: Place) -> None:
+        line = self._lines[place.tenant.name]
+        line.running -= 1
+        line.memory_bytes -= place.memory_bytes
+        line.disk_bytes -= place.disk_bytes
+        self.running -= 1
+        self._pace.ended()
+        if self._turn:
+            self._call()
+        elif not line.running and not line.waiting:
+            del self._lines[place.tenant.name]
+
+    def give_up(self, place: Place) -> None:
+        """It waits no longer: its client is gone, or its time is over."""
+        line = self._lines[place.tenant.name]
+        try:
+            line.waiting.remove(place)
+        except ValueError:
+            return
+        if not line.waiting and line in self._turn:
+            self._turn.remove(line)
+        self._call()  # the next in line may be one that fits
+
+    def timed_out(self) -> ApiError:
+        return ApiError(
+            "queue_timeout",
+            f"no place became free in {self._wait_s:g} s",
+            hint="wait as long as Retry-After says, then try again",
+            retry_after_s=self._pace.seconds_for(self.waiting + 1),
+        )
+
+    @property
+    def wait_s(self) -> float:
+        return self._wait_s
+
+    def _begin(self, line: _Line, place: Place) -> None:
+        line.running += 1
+        line.memory_bytes += place.memory_bytes
+        line.disk_bytes += place.disk_bytes
+        self.running += 1
+
+    def _call(self) -> None:
+        """Fills free slots, one tenant after the other."""
+        looked = 0
+        while self.running < self.slots and looked < len(self._turn):
+            line = self._turn.popleft()
+            if not line.fits(line.waiting[0]):
+                self._turn.append(line)
+                looked += 1
+                continue
+            looked = 0
+            place = line.waiting.popleft()
+            if line.waiting:
+                self._turn.append(line)
+            self._begin(line, place)
+            assert place.called is not None
+            place.called.set_result(None)
+
+
+class Place:
+    """One run's way through the queue."""
+
+    def __init__(
+        self, admission: Admission, tenant: Tenant, memory_bytes: int, disk_bytes: int
+    ) -> None:
+        self.tenant = tenant
+        self.memory_bytes = memory_bytes
+        self.disk_bytes = disk_bytes
+        self.called: asyncio.Future[None] | None = None
+        self._admission = admission
+
+    async def __aenter__(self) -> None:
+        called = self._admission.enter(self)
+        if called is None:
+            return
+        try:
+            async with asyncio.timeout(self._admission.wait_s):
+                await called
+        except BaseException as error:
+            if called.done() and not called.cancelled() and called.exception() is None:
+                self._admission.leave(self)  # called in the moment it gave up
+            else:
+                self._admission.give_up(self)
+            if isinstance(error, TimeoutError):
+                raise self._admission.timed_out() from None
+            raise
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._admission.leave(self)
+
+
+class _Line:
+    """One tenant's queue."""
+
+    tenant: Tenant
+
+    def __init__(self) -> None:
+        self.waiting: deque[Place] = deque()
+        self.running = 0
+        self.memory_bytes = 0
+        self.disk_bytes = 0
+
+    def fits(self, place: Place) -> bool:
+        quotas = self.tenant.quotas
+        return (
+            (not quotas.runs_at_once or self.running < quotas.runs_at_once)
+            and _within(self.memory_bytes + place.memory_bytes, quotas.memory_bytes)
+            and _within(self.disk_bytes + place.disk_bytes, quotas.disk_bytes)
+        )
+
+    def never_fits(self, place: Place) -> bool:
+        quotas = self.tenant.quotas
+        return not (
+            _within(place.memory_bytes, quotas.memory_bytes)
+            and _within(place.disk_bytes, quotas.disk_bytes)
+        )
+
+
+class _Pace:
+    """How fast runs end, to say when to come again."""
+
+    def __init__(self) -> None:
+        self._interval_s = 0.0
+        self._last = time.monotonic()
+
+    def ended(self) -> None:
+        now = time.monotonic()
+        self._interval_s += (now - self._last - self._interval_s) / 16
+        self._last = now
+
+    def seconds_for(self, runs: int) -> int:
+        return min(LONGEST_RETRY_S, max(1, math.ceil(runs * self._interval_s)))
+
+
+def _within(amount: int, most: int) -> bool:
+    return not most or amount <= most
+
+
+def _closing() -> ApiError:
+    return ApiError(
+        "shutting_down", "the server is shutting down", hint="try again", retry_after_s=5
+    )

@@ -1,0 +1,73 @@
+"""The application: routes behind the gate, every error in one shape."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from belljar import __version__
+from belljar.errors import BelljarError
+from belljar.server import openapi
+from belljar.server.errors import ApiError, answer
+from belljar.server.gate import Gate
+from belljar.server.routes import execute, health
+from belljar.server.server import Server
+
+ROUTERS = (health.router, execute.router)
+
+
+def build(server: Server) -> ASGIApp:
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        await server.start()
+        yield
+        await server.stop()
+
+    app = FastAPI(
+        title="Belljar",
+        description="Runs code that nobody vouches for.",
+        version=__version__,
+        lifespan=life,
+        docs_url=None,  # they load scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.server = server
+    for router in ROUTERS:
+        app.include_router(router)
+    openapi.describe(app)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    for kind in (BelljarError, HTTPException, Exception):
+        app.add_exception_handler(kind, _refused)
+    return Gate(app, server)
+
+
+def _refused(_: Request, error: Exception) -> Response:
+    return answer(error)
+
+
+def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"] if part != "body")
+    if first["type"] == "extra_forbidden":
+        return answer(_unknown(request, place))
+    message = f"{place}: {first['msg']}" if place else str(first["msg"])
+    return answer(ApiError("invalid_request", message[:500], hint="see GET /openapi.json"))
+
+
+def _unknown(request: Request, place: str) -> ApiError:
+    """A field that does not exist, perhaps one that is written wrongly."""
+    body: Any = getattr(request.scope.get("route"), "body_field", None)
+    known = list(body.field_info.annotation.model_fields) if body else []
+    close = difflib.get_close_matches(place[:64], known, 1)
+    hint = f"did you mean {close[0]}?" if close else f"fields: {', '.join(known)}"
+    return ApiError("invalid_request", f"{place[:64]!r} is no field", hint=hint)

@@ -1,0 +1,178 @@
+"""Request bodies of JSON: bounded while they come in, read strictly.
+
+A body is at most `body_bytes`, all bodies at once `bodies_bytes`. What is parsed from it takes a
+multiple of that in memory if it consists of small pieces, so their number is bounded too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from belljar.server.errors import ApiError
+
+if TYPE_CHECKING:
+    from belljar.server.server import Server
+
+MOST_PIECES = 100_000
+"""Values, keys and brackets in one body."""
+DEEPEST = 32
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_MARKS = (b",", b"[", b"{", b":")
+
+
+class StrictRoute(APIRoute):
+    """A FastAPI route whose JSON is read by `StrictRequest`."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+        has_body = self.body_field is not None
+
+        async def handle(request: Request) -> Response:
+            if not has_body:
+                return await handler(request)
+            strict = StrictRequest(request.scope, request.receive, request._send)
+            try:
+                return await handler(strict)
+            finally:
+                strict.forget()
+
+        return handle
+
+
+class StrictRequest(Request):
+    _held = 0
+    _body: bytes
+
+    async def body(self) -> bytes:
+        if not hasattr(self, "_body"):
+            self._check_type()
+            self._body = await self._read()
+        return self._body
+
+    async def json(self) -> Any:
+        content = await self.body()
+        if len(content) > 1 << 18:  # long enough to be worth a thread
+            return await asyncio.to_thread(parse, content)
+        return parse(content)
+
+    def forget(self) -> None:
+        self._server.bodies_bytes -= self._held
+        self._held = 0
+
+    @property
+    def _server(self) -> Server:
+        server: Server = self.app.state.server
+        return server
+
+    def _check_type(self) -> None:
+        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise ApiError(
+                "unsupported_media_type",
+                "the body must be JSON",
+                hint="send Content-Type: application/json",
+            )
+        if "content-encoding" in self.headers:
+            raise ApiError(
+                "unsupported_media_type",
+                "the body must not be compressed",
+                hint="send no Content-Encoding",
+            )
+
+    async def _read(self) -> bytes:
+        server, most = self._server, self._server.settings.body_bytes
+        declared = self.headers.get("content-length", "")
+        if declared.isdigit() and int(declared) > most:
+            _too_large(most)
+        parts: list[bytes] = []
+        total = 0
+        try:
+            async with asyncio.timeout(server.settings.body_timeout_s):
+                async for part in self.stream():
+                    total += len(part)
+                    if total > most:
+                        _too_large(most)
+                    self._hold(len(part))
+                    parts.append(part)
+        except TimeoutError:
+            raise ApiError(
+                "too_slow", "the body took too long to arrive", hint="send it faster"
+            ) from None
+        except ClientDisconnect:
+            raise ApiError("client_gone", "the client has gone") from None
+        return b"".join(parts)
+
+    def _hold(self, count: int) -> None:
+        server = self._server
+        if server.bodies_bytes + count > server.settings.bodies_bytes:
+            raise ApiError(
+                "overloaded", "too many large requests at once", hint="try again", retry_after_s=1
+            )
+        server.bodies_bytes += count
+        self._held += count
+
+
+def _too_large(most: int) -> NoReturn:
+    raise ApiError(
+        "body_too_large",
+        f"the body is larger than {most} bytes",
+        hint="the most is the operator's setting body_bytes",
+    )
+
+
+def parse(content: bytes) -> Any:
+    """JSON as its standard says: no NaN, no name twice, UTF-8 only."""
+    _check_shape(content)
+    try:
+        return json.loads(
+            content.decode(),
+            parse_constant=_no_number,
+            object_pairs_hook=_once,
+        )
+    except UnicodeDecodeError:
+        _refuse("the body is not UTF-8")
+    except json.JSONDecodeError as error:
+        _refuse(f"the body is no JSON: {error.msg} at character {error.pos}")
+    except (ValueError, RecursionError) as error:
+        # Numbers of thousands of digits, and what the hooks say.
+        _refuse(f"the body cannot be read: {str(error)[:100]}")
+
+
+def _check_shape(content: bytes) -> None:
+    if sum(map(content.count, _MARKS)) > MOST_PIECES:
+        bare = _STRINGS.sub(b"", content)
+        if sum(map(bare.count, _MARKS)) > MOST_PIECES:
+            _refuse(f"the body has more than {MOST_PIECES} parts")
+    if content.count(b"[") + content.count(b"{") > DEEPEST:
+        _check_depth(_STRINGS.sub(b"", content))
+
+
+def _check_depth(bare: bytes) -> None:
+    depth = 0
+    for mark in re.findall(rb"[\[{\]}]", bare):
+        depth += 1 if mark in b"[{" else -1
+        if depth > DEEPEST:
+            _refuse(f"the body is nested deeper than {DEEPEST}")
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice in one object")
+    return found
+
+
+def _refuse(message: str) -> NoReturn:
+    raise ApiError("invalid_request", message, hint="send one JSON object")

@@ -1,0 +1,130 @@
+"""The one shape of an error, and the one table that says which status each has.
+
+    {"error": {"code": "queue_full", "message": "…", "hint": "…", "retryable": true}}
+
+`retryable`: the same request may succeed later without being changed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from belljar import errors
+
+
+class Kind(NamedTuple):
+    status: int
+    retryable: bool = False
+
+
+OF_BELLJAR: Mapping[type[errors.BelljarError], Kind] = {
+    errors.InvalidRequest: Kind(400),
+    # What this server lacks is no fault of the request, and asking again does not help.
+    errors.Unavailable: Kind(409),
+    errors.EngineError: Kind(500, True),
+    errors.ModuleStopped: Kind(400),
+    errors.SandboxFileMissing: Kind(404),
+    errors.SandboxFileExists: Kind(409),
+    errors.SandboxFileError: Kind(400),
+    errors.Busy: Kind(409, True),
+    errors.SandboxEnded: Kind(410),
+    errors.SandboxLost: Kind(410),
+    errors.Closed: Kind(503, True),
+}
+"""A class that is not named here has its parent's."""
+
+OF_HTTP: Mapping[str, Kind] = {
+    "invalid_request": Kind(400),
+    "unauthenticated": Kind(401),
+    "forbidden": Kind(403),
+    "host_refused": Kind(403),
+    "origin_refused": Kind(403),
+    "not_found": Kind(404),
+    "method_not_allowed": Kind(405),
+    "not_acceptable": Kind(406),
+    "too_slow": Kind(408, True),
+    "body_too_large": Kind(413),
+    "unsupported_media_type": Kind(415),
+    "queue_full": Kind(429, True),
+    "queue_timeout": Kind(429, True),
+    "quota_exceeded": Kind(429, True),
+    "headers_too_large": Kind(431),
+    "client_gone": Kind(499),
+    "internal": Kind(500, True),
+    "overloaded": Kind(503, True),
+    "shutting_down": Kind(503, True),
+    "starting": Kind(503, True),
+}
+_BY_STATUS = {400: "invalid_request", 404: "not_found", 405: "method_not_allowed"}
+
+
+class ApiError(HTTPException):
+    """Refuses a request: `code` is a name from the table above."""
+
+    def __init__(
+        self, code: str, message: str, *, hint: str = "", retry_after_s: int | None = None
+    ) -> None:
+        kind = OF_HTTP[code]
+        headers = {}
+        if retry_after_s is not None:
+            headers["Retry-After"] = str(retry_after_s)
+        if kind.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        super().__init__(kind.status, message, headers or None)
+        self.code, self.message, self.hint = code, message, hint
+        self.retryable = kind.retryable
+
+
+def kind_of(error: errors.BelljarError) -> Kind:
+    return next(OF_BELLJAR[base] for base in type(error).__mro__ if base in OF_BELLJAR)
+
+
+def code_of(error: type[errors.BelljarError]) -> str:
+    """CodeTooLarge → code_too_large."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", error.__name__).lower()
+
+
+def body(code: str, message: str, hint: str = "", retryable: bool = False) -> bytes:
+    """ASCII only: what is quoted from a request may not be valid Unicode."""
+    shown: dict[str, Any] = {
+        "code": code,
+        "message": message,
+        "hint": hint,
+        "retryable": retryable,
+    }
+    return json.dumps({"error": shown}).encode()
+
+
+def answer(error: BaseException) -> Response:
+    """Any exception as a response. What is not foreseen says nothing about itself."""
+    headers: Mapping[str, str] | None = None
+    if isinstance(error, ApiError):
+        status, headers = error.status_code, error.headers
+        content = body(error.code, error.message, error.hint, error.retryable)
+    elif isinstance(error, errors.BelljarError) and not isinstance(error, errors.EngineError):
+        kind = kind_of(error)
+        status = kind.status
+        content = body(code_of(type(error)), error.message, error.hint, kind.retryable)
+        if status == 503:
+            headers = {"Retry-After": "1"}
+    elif isinstance(error, errors.EngineError):
+        # Its words describe the host; the operator reads them in the log.
+        status = 500
+        content = body("engine_error", "the sandbox could not be made, or broke", "try again", True)
+    elif isinstance(error, HTTPException):
+        status, headers = error.status_code, error.headers
+        code = _BY_STATUS.get(status, "invalid_request")
+        content = body(code, str(error.detail), _HINTS.get(status, ""))
+    else:
+        status = 500
+        content = body("internal", "the server failed", "the server's log says more", True)
+    return Response(content, status, headers=headers, media_type="application/json")
+
+
+_HINTS = {404: "GET /openapi.json lists every route", 405: "see the Allow header"}

@@ -1,0 +1,174 @@
+"""What every request passes, in plain ASGI: one layer, since each costs every run its time.
+
+Closed by default: a route is open only if it stands in OPEN.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from belljar.server.errors import ApiError, answer
+from belljar.server.origins import Origins
+from belljar.server.tenants import Tenant
+
+if TYPE_CHECKING:
+    from belljar.server.server import Server
+
+OPEN = frozenset({"/", "/health", "/ready"})
+LOCAL_TENANT = "local"
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_ONCE = frozenset({b"host", b"origin", b"authorization", b"x-request-id", b"content-type"})
+_READ = _ONCE | {b"cookie", b"sec-fetch-site"}
+_HEADERS = [
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+]
+
+
+@dataclass(slots=True)
+class Visit:
+    """Who asks. Routes find it in the scope."""
+
+    request_id: str
+    tenant: Tenant | None = None
+    operator: bool = False
+    by_cookie: bool = False
+
+
+class Gate:
+    def __init__(self, app: ASGIApp, server: Server) -> None:
+        self._app = app
+        self._server = server
+        self._origins = Origins(server.settings)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._http(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = time.perf_counter()
+        visit = scope["belljar"] = Visit(request_id="")
+        status = 0
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                own = [*_HEADERS, (b"x-request-id", visit.request_id.encode())]
+                message["headers"] = [*message.get("headers", ()), *own]
+            await send(message)
+
+        failure: BaseException | None = None
+        try:
+            try:
+                self._admit(scope, visit)
+            except ApiError as error:
+                await answer(error)(scope, receive, sending)
+            else:
+                await self._app(scope, receive, sending)
+        except Exception as error:
+            failure = error
+            if not status:
+                await answer(error)(scope, receive, sending)
+        finally:
+            self._server.seen(scope, visit, status, time.perf_counter() - started, failure)
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        visit = scope["belljar"] = Visit(request_id="")
+        try:
+            self._admit(scope, visit)
+        except ApiError:
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+            self._server.seen(scope, visit, 403, 0.0, None)
+            return
+        await self._app(scope, receive, send)
+
+    def _admit(self, scope: Scope, visit: Visit) -> None:
+        headers = _headers(scope, visit)
+        host = headers.get(b"host", "")
+        if not self._origins.host_is_ours(host):
+            raise ApiError(
+                "host_refused",
+                "this server is not known by that name",
+                hint="the operator can add it to allowed_hosts",
+            )
+        origin = headers.get(b"origin")
+        scheme = "https" if scope["scheme"] in ("https", "wss") else "http"
+        if origin is not None and not self._origins.origin_is_ours(origin, host, scheme):
+            raise ApiError(
+                "origin_refused",
+                "web pages from elsewhere may not use this server",
+                hint="the operator can add the page's origin to allowed_origins",
+            )
+        self._identify(headers, visit)
+        if visit.by_cookie and headers.get(b"sec-fetch-site", "none") not in (
+            *("same-origin", "none"),
+        ):
+            # Pages on other ports of this host are "same-site": SameSite lets them through.
+            visit.tenant = None
+        if visit.tenant is None and scope["path"] not in OPEN:
+            raise ApiError(
+                "unauthenticated",
+                "a valid key is needed",
+                hint="send Authorization: Bearer KEY; belljar keys add makes one",
+            )
+
+    def _identify(self, headers: dict[bytes, str], visit: Visit) -> None:
+        server = self._server
+        given = headers.get(b"authorization")
+        if given is not None:
+            scheme, _, credential = given.partition(" ")
+            if scheme.lower() != "bearer":
+                return
+            credential = credential.strip()
+            if server.sign_in:
+                if server.sign_in.is_token(credential):
+                    visit.tenant, visit.operator = server.tenant(LOCAL_TENANT), True
+            elif key := server.keyring.find(credential):
+                visit.tenant, visit.operator = server.tenant(key.tenant), key.operator
+            return
+        if server.sign_in and (cookies := headers.get(b"cookie")):
+            for pair in cookies.split(";"):
+                name, _, value = pair.strip().partition("=")
+                if name == server.sign_in.cookie and server.sign_in.is_session(value):
+                    visit.tenant, visit.operator = server.tenant(LOCAL_TENANT), True
+                    visit.by_cookie = True
+
+
+def _headers(scope: Scope, visit: Visit) -> dict[bytes, str]:
+    """The few that matter here; twice the same one is refused, since others may read the other."""
+    found: dict[bytes, str] = {}
+    twice = False
+    for name, value in scope["headers"]:
+        if name in _READ:
+            if name in found:
+                if name in _ONCE:
+                    twice = True
+                found[name] += "; " + value.decode("latin-1")
+            else:
+                found[name] = value.decode("latin-1")
+    given = found.get(b"x-request-id", "")
+    visit.request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+    if twice:
+        raise ApiError("invalid_request", "a header that can be there once is there twice")
+    return found
+
+
+def visit_of(request: Any) -> Visit:
+    visit: Visit = request.scope["belljar"]
+    return visit

@@ -1,0 +1,150 @@
+"""uvicorn, with what it lacks: time-outs for headers, bounds for them, a drain that ends."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from asyncio import TimerHandle
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from belljar.errors import Unavailable
+from belljar.server.app import build
+from belljar.server.errors import body
+from belljar.server.server import Server
+
+HEADER_BYTES = 64 * 1024
+LINGER_S = 5.0
+"""How long the rest of a refused body is thrown away before the connection is closed."""
+
+
+def open_socket(host: str, port: int) -> socket.socket:
+    """Bound now, so that the port is known before anything is printed."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot listen on {host} port {port}: {error.strerror or error}",
+            hint="is another server running? try --port 0",
+        ) from error
+    return listening
+
+
+def serve(server: Server, listening: socket.socket) -> None:
+    """Returns when the server was told to end (SIGTERM, SIGINT) and has."""
+    settings = server.settings
+    config = uvicorn.Config(
+        build(server),
+        http=_protocol(server),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        lifespan="on",
+        backlog=min(4096, settings.connections),
+        timeout_keep_alive=int(max(1, settings.keep_alive_s)),
+        timeout_graceful_shutdown=int(settings.drain_s) + 10,
+    )
+    _Uvicorn(config, server).run(sockets=[listening])
+
+
+class _Uvicorn(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, server: Server) -> None:
+        super().__init__(config)
+        self._server = server
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accepts no more, then drains within the operator's time, then uvicorn's own way."""
+        draining = asyncio.ensure_future(self._server.drain())
+        await super().shutdown(sockets)
+        await draining
+
+
+def _protocol(server: Server) -> type[HttpToolsProtocol]:
+    return type("BelljarProtocol", (_Bounded,), {"belljar": server})
+
+
+class _Bounded(HttpToolsProtocol):
+    """A client may not hold a connection by sending slowly, nor memory by long headers."""
+
+    belljar: Server
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._clock: TimerHandle | None = None
+        self._head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.belljar.settings.connections:
+            self._refuse(503, body("overloaded", "too many connections", "try again", True))
+        else:
+            self._start_clock()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_clock()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._clock is None and self._between_requests():
+            self._start_clock()
+        if self._clock is not None:
+            if self._head_bytes > HEADER_BYTES:
+                self._too_large()
+                return
+            self._head_bytes += len(data)
+        super().data_received(data)
+
+    def on_headers_complete(self) -> None:
+        self._stop_clock()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        if self.cycle and self.cycle.response_complete:
+            self.cycle.more_body = False
+            self._stop_clock()
+
+    def on_response_complete(self) -> None:
+        more = self.cycle.more_body
+        super().on_response_complete()
+        if more and not self.transport.is_closing():
+            self._clock = self.loop.call_later(LINGER_S, self.transport.close)
+
+    def _between_requests(self) -> bool:
+        return self.cycle is None or (self.cycle.response_complete and not self.cycle.more_body)
+
+    def _start_clock(self) -> None:
+        self._head_bytes = 0
+        self._clock = self.loop.call_later(self.belljar.settings.header_timeout_s, self._too_slow)
+
+    def _stop_clock(self) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+
+    def _too_slow(self) -> None:
+        self._refuse(408, body("too_slow", "the request took too long to arrive", "", True))
+
+    def _too_large(self) -> None:
+        self._refuse(431, body("headers_too_large", "the headers are too large"))
+
+    def _refuse(self, status: int, content: bytes) -> None:
+        from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+        self.transport.write(
+            STATUS_LINE[status]
+            + b"content-type: application/json\r\nconnection: close\r\ncontent-length: "
+            + str(len(content)).encode()
+            + b"\r\n\r\n"
+            + content
+        )
+        self.transport.close()

@@ -1,0 +1,1 @@
+"""How the tables of the server's state came to be (Alembic)."""

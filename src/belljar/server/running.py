@@ -1,0 +1,79 @@
+"""One run on behalf of a request: quotas, the queue, the run, and a client that may go away."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import structlog
+from starlette.requests import Request
+
+from belljar.errors import BelljarError
+from belljar.model import Result
+from belljar.policy.limits import requested_limits
+from belljar.server.errors import ApiError, code_of
+from belljar.server.gate import visit_of
+from belljar.server.server import Server
+
+log = structlog.get_logger("belljar.server")
+
+
+async def run(
+    server: Server, request: Request, code: str, options: Mapping[str, Any], **live: Any
+) -> Result:
+    """The result, or the reason why there is none. `live`: on_output, on_usage."""
+    visit = visit_of(request)
+    tenant = visit.tenant
+    assert tenant is not None  # the gate lets nobody else in
+    settings = server.settings.jar
+    try:
+        chosen = tenant.options(options, settings.defaults)
+        sized = {name: chosen.get(name) for name in ("memory_bytes", "disk_bytes")}
+        limits = requested_limits(settings, sized)
+        tenant.start()
+        arrived = time.perf_counter()
+        place = server.admission.place(
+            tenant, memory_bytes=limits.memory_bytes, disk_bytes=limits.disk_bytes
+        )
+        async with place:
+            server.metrics.queued_seconds.observe(time.perf_counter() - arrived)
+            result = await server.jar.run(code, **chosen, **live)
+    except BelljarError as error:
+        server.metrics.refused.labels(tenant.name, code_of(type(error))).inc()
+        log.info("refused", request_id=visit.request_id, reason=type(error).__name__)
+        raise
+    except ApiError as error:
+        server.metrics.refused.labels(tenant.name, error.code).inc()
+        raise
+    tenant.used(result.usage.cpu_ms)
+    server.metrics.ended(tenant.name, result)
+    return result
+
+
+async def while_client_waits(
+    server: Server, request: Request, work: Callable[[], Awaitable[Result]]
+) -> Result:
+    """`work` in this task; cancelled when the client closes its connection."""
+    task = asyncio.current_task()
+    assert task is not None
+    gone = False
+
+    async def watch() -> None:
+        nonlocal gone
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        gone = True
+        task.cancel()
+
+    watching = asyncio.create_task(watch())
+    try:
+        return await work()
+    except asyncio.CancelledError:
+        if gone and task.uncancel() == 0:
+            server.metrics.gone.inc()
+            raise ApiError("client_gone", "the client has gone") from None
+        raise
+    finally:
+        watching.cancel()

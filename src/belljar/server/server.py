@@ -1,0 +1,159 @@
+"""Everything that lives as long as the server: its Belljar, keys, tenants, the queue, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import structlog
+
+from belljar.core import Belljar
+from belljar.errors import BelljarError, EngineError, InvalidRequest, Unavailable
+from belljar.server.admission import Admission
+from belljar.server.gate import Visit
+from belljar.server.keys import Keyring
+from belljar.server.metrics import Metrics
+from belljar.server.settings import ServerSettings
+from belljar.server.signin import SignIn
+from belljar.server.state import State
+from belljar.server.tenants import DAY_S, Quotas, Tenant
+
+REFRESH_S = 2.0
+"""How often keys and quotas are read again: a removed key works no longer than that."""
+log = structlog.get_logger("belljar.server")
+
+
+class Server:
+    def __init__(self, settings: ServerSettings, *, port: int | None = None) -> None:
+        self.settings = settings
+        self.state = State(settings.state_url)
+        self.keyring = Keyring(self.state.all_keys())
+        self.sign_in: SignIn | None = None
+        if not self.keyring:
+            if not settings.loopback:
+                raise InvalidRequest(
+                    f"host: {settings.host} can be reached by others, and there is no key",
+                    hint="belljar keys add NAME, or listen on 127.0.0.1",
+                )
+            self.sign_in = SignIn(settings.port if port is None else port)
+        self._quotas: dict[str, Quotas] = self.state.tenants()
+        self._tenants: dict[str, Tenant] = {}
+        self._saved: dict[str, float] = {}
+        for name, cpu_s in self.state.spent(_today()).items():
+            self.tenant(name).recall(_today(), cpu_s)
+        self.jar = Belljar(settings.jar)
+        self.admission = Admission(slots=settings.jar.concurrency, wait_s=settings.queue_wait_s)
+        self.metrics = Metrics()
+        self.ready = False
+        self.draining = False
+        self.bodies_bytes = 0
+        """Of request bodies in memory."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def tenant(self, name: str) -> Tenant:
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            tenant = self._tenants[name] = Tenant(name, self._quotas_of(name))
+        return tenant
+
+    def _quotas_of(self, name: str) -> Quotas:
+        own = self._quotas.get(name)
+        usual = self.settings.quotas
+        return usual.model_copy(update=dict(own.model_dump(exclude_unset=True))) if own else usual
+
+    async def start(self) -> None:
+        self._tasks = [asyncio.create_task(self._warm()), asyncio.create_task(self._refresh())]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.admission.close()
+        await self.jar.close()
+        await asyncio.to_thread(self._save)
+        self.state.close()
+
+    async def drain(self) -> None:
+        """Waits for the runs under way, then ends them: their callers are told."""
+        self.draining = True
+        self.ready = False
+        deadline = time.monotonic() + self.settings.drain_s
+        while self.admission.running or self.admission.waiting:
+            if time.monotonic() >= deadline:
+                log.warning("drained", killed=self.admission.running)
+                self.admission.close()
+                await self.jar.close()
+                return
+            await asyncio.sleep(0.02)
+
+    def seen(
+        self,
+        scope: Any,
+        visit: Visit,
+        status: int,
+        seconds: float,
+        failure: BaseException | None,
+    ) -> None:
+        """One line for each request; its path without the query."""
+        route = getattr(scope.get("route"), "path", "none")
+        method = scope.get("method", "WEBSOCKET")
+        self.metrics.requests.labels(method, route, status).inc()
+        if failure is not None:
+            log.error("failed", request_id=visit.request_id, route=route, exc_info=failure)
+        if self.settings.access_log:
+            client = scope.get("client")
+            log.info(
+                "request",
+                request_id=visit.request_id,
+                method=method,
+                path=scope["path"][:200],
+                status=status,
+                ms=round(seconds * 1000, 2),
+                tenant=visit.tenant.name if visit.tenant else "",
+                client=client[0] if client else "",
+            )
+
+    async def _warm(self) -> None:
+        for name in self.settings.warm:
+            while True:
+                try:
+                    await self.jar.warm(name, self.settings.jar.pool_size)
+                    break
+                except (EngineError, Unavailable) as error:
+                    log.error("not ready", environment=name, error=str(error))
+                    await asyncio.sleep(5)
+                except BelljarError as error:
+                    log.error("not warmed", environment=name, error=str(error))
+                    break
+        self.ready = not self.draining
+
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            try:
+                keys, quotas = await asyncio.to_thread(self._reload)
+            except Exception as error:
+                log.error("state cannot be read", error=repr(error))
+                continue
+            if not self.sign_in:
+                self.keyring = Keyring(keys)
+            if quotas != self._quotas:
+                self._quotas = quotas
+                for tenant in self._tenants.values():
+                    tenant.quotas = self._quotas_of(tenant.name)
+
+    def _reload(self) -> tuple[list[Any], dict[str, Quotas]]:
+        self._save()
+        return self.state.all_keys(), self.state.tenants()
+
+    def _save(self) -> None:
+        spent = {name: tenant.cpu_s() for name, tenant in list(self._tenants.items())}
+        changed = {name: value for name, value in spent.items() if self._saved.get(name) != value}
+        if changed:
+            self.state.spend(_today(), changed.items())
+            self._saved |= changed
+
+
+def _today() -> int:
+    return int(time.time() // DAY_S)

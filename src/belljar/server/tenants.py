@@ -1,0 +1,144 @@
+"""Who may have how much: tenants, their quotas, and what they have used."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from belljar.errors import InvalidRequest, LimitExceeded
+from belljar.model import Limits
+from belljar.policy.limits import BOUNDS
+from belljar.server.errors import ApiError
+
+DAY_S = 86_400
+MINUTE_S = 60.0
+Count = Annotated[int, Field(ge=0, le=2**53)]
+
+
+class Quotas(BaseModel):
+    """What one tenant may have at most; 0 and empty mean: no bound of its own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    runs_at_once: Count = 0
+    """Runs under way; further ones wait in the tenant's queue."""
+    queue: Annotated[int, Field(ge=0, le=100_000)] = 100
+    """Runs that may wait; then 429."""
+    runs_per_minute: Count = 0
+    cpu_s_per_day: Count = 0
+    """CPU seconds of all runs of a day (UTC)."""
+    memory_bytes: Count = 0
+    """Of all runs and sandboxes at once, by their limits."""
+    disk_bytes: Count = 0
+    """The same for disk."""
+    sandboxes: Count = 20
+    """Kept sandboxes at once."""
+    engines: tuple[str, ...] = ()
+    """The walls it may choose; "auto" is then the first of them."""
+    maxima: Mapping[str, float] = Field(default_factory=dict)
+    """Limit → the most that it may ask for, below the operator's own maxima."""
+
+    @field_validator("maxima")
+    @classmethod
+    def _limits(cls, value: Mapping[str, float]) -> Mapping[str, float]:
+        for name, most in value.items():
+            if name not in BOUNDS:
+                raise ValueError(f"{name!r} is no limit; limits: {', '.join(BOUNDS)}")
+            if not math.isfinite(most) or most < BOUNDS[name].least:
+                raise ValueError(f"{name}: at least {BOUNDS[name].least}")
+        return value
+
+
+class Tenant:
+    """One tenant while the server lives: its quotas and what it has used of them."""
+
+    def __init__(self, name: str, quotas: Quotas) -> None:
+        self.name = name
+        self.quotas = quotas
+        self.runs = 0
+        """Since the server started."""
+        self._starts: deque[float] = deque()
+        self._day = 0
+        self._cpu_s = 0.0
+
+    def options(self, asked: Mapping[str, Any], defaults: Limits) -> dict[str, Any]:
+        """The options of a run as this tenant may have them, or InvalidRequest.
+
+        Not asked for means the operator's default, or the tenant's own maximum if that is less."""
+        chosen = dict(asked)
+        for name, most in self.quotas.maxima.items():
+            value = chosen.get(name)
+            if value is None:
+                chosen[name] = _whole(name, min(most, getattr(defaults, name)))
+            elif value > most:
+                raise LimitExceeded(
+                    f"limits.{name}: {value} is above this key's maximum of {most:g}",
+                    hint="the operator sets it with: belljar keys quotas",
+                )
+        if allowed := self.quotas.engines:
+            if chosen.get("need"):
+                raise InvalidRequest(
+                    "need: this key is bound to engines", hint=f"name one: {', '.join(allowed)}"
+                )
+            if chosen.get("engine", "auto") == "auto":
+                chosen["engine"] = allowed[0]
+            elif chosen["engine"] not in allowed:
+                raise InvalidRequest(
+                    f"engine: this key may not use {chosen['engine']!r}",
+                    hint=f"allowed: {', '.join(allowed)}",
+                )
+        return chosen
+
+    def start(self) -> None:
+        """Counts a run, or refuses it."""
+        now = time.time()
+        most = self.quotas.cpu_s_per_day
+        if most and self.cpu_s(now) >= most:
+            raise ApiError(
+                "quota_exceeded",
+                f"the {most} CPU seconds of today are used up",
+                hint="the next day begins at 00:00 UTC",
+                retry_after_s=math.ceil(DAY_S - now % DAY_S),
+            )
+        starts = self._starts
+        while starts and starts[0] <= now - MINUTE_S:
+            starts.popleft()
+        most = self.quotas.runs_per_minute
+        if most and len(starts) >= most:
+            raise ApiError(
+                "quota_exceeded",
+                f"{most} runs per minute are this key's quota",
+                hint="wait as long as Retry-After says",
+                retry_after_s=max(1, math.ceil(starts[0] + MINUTE_S - now)),
+            )
+        if most:
+            starts.append(now)
+        self.runs += 1
+
+    def used(self, cpu_ms: float) -> None:
+        self._cpu_s = self.cpu_s() + cpu_ms / 1000
+
+    def cpu_s(self, now: float | None = None) -> float:
+        """CPU seconds used today."""
+        day = int((time.time() if now is None else now) // DAY_S)
+        if day != self._day:
+            self._day, self._cpu_s = day, 0.0
+        return self._cpu_s
+
+    def recall(self, day: int, cpu_s: float) -> None:
+        """What an earlier server has counted."""
+        if day == int(time.time() // DAY_S):
+            self._day, self._cpu_s = day, max(self._cpu_s, cpu_s)
+
+    def runs_last_minute(self) -> int:
+        since = time.time() - MINUTE_S
+        return sum(start > since for start in self._starts)
+
+
+def _whole(name: str, value: float) -> float:
+    return int(value) if BOUNDS[name].whole else value

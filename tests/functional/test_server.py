@@ -1,0 +1,156 @@
+"""A3, R5: Belljar over HTTP, a real server on loopback."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from belljar.testing.served import Served, served
+
+FIELDS = {"success", "exit_code", "output", "error", "duration_ms", "execution_id"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    with served(sandboxes={"pool_size": 2, "build_environments": False}) as server:
+        yield server
+
+
+def error(answer: Any) -> dict[str, Any]:
+    """The one shape of an error, and nothing beside it."""
+    shown = answer.json()
+    assert list(shown) == ["error"]
+    assert set(shown["error"]) == {"code", "message", "hint", "retryable"}
+    found: dict[str, Any] = shown["error"]
+    return found
+
+
+# -- /execute --------------------------------------------------------------------------------------
+
+
+def test_a3_execute_answers_these_fields(server: Served) -> None:
+    answer = server.execute("import os; print(os.environ['A'])", env_vars={"A": "ä"}, timeout=5)
+    assert answer.status == 200
+    found = answer.json()
+    assert set(found) == FIELDS
+    assert (found["success"], found["exit_code"], found["output"]) == (True, 0, "ä\n")
+    assert found["error"] == "" and found["duration_ms"] > 0 and len(found["execution_id"]) == 32
+
+
+def test_a3_what_code_does_wrong_is_no_error_of_http(server: Served) -> None:
+    found = server.execute("import sys; print(1); sys.exit('no')").json()
+    assert (found["success"], found["exit_code"]) == (False, 1)
+    assert (found["output"], found["error"]) == ("1\n", "no")
+    late = server.execute("while True: pass", timeout=0.3).json()
+    assert late["success"] is False and "out of time" in late["error"]
+
+
+def test_a3_other_languages(server: Served) -> None:
+    assert server.execute("echo $((6 * 7))", language="bash").json()["output"] == "42\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"code": "#" * 100_001}, "code_too_large"),
+        ({"code": "x", "language": "cobol"}, "unknown_language"),
+        ({"code": "x", "timeout": 121}, "limit_exceeded"),
+        ({"code": "x", "timeout": -1}, "limit_exceeded"),
+        ({"code": "x", "timeout": True}, "invalid_request"),
+        ({"code": "x", "timeout": "5"}, "invalid_request"),
+        ({"code": "x", "allow_network": True}, "unsupported"),
+        ({"code": "x", "env_vars": {"LD_PRELOAD": "/x"}}, "invalid_variable"),
+        ({"code": "x", "env_vars": {"A": 1}}, "invalid_request"),
+        ({"code": 5}, "invalid_request"),
+        ({}, "invalid_request"),
+        ([], "invalid_request"),
+        (None, "invalid_request"),
+    ],
+)
+def test_r5_what_cannot_be_is_a_400(server: Served, body: Any, code: str) -> None:
+    content = b"null" if body is None else body
+    answer = server.ask("POST", "/execute", content)
+    assert answer.status == 400, answer
+    found = error(answer)
+    assert found["code"] == code and found["message"] and not found["retryable"]
+
+
+def test_a_field_that_does_not_exist_is_named_with_the_one_that_was_meant(server: Served) -> None:
+    found = error(server.execute("print(1)", timout=3))
+    assert "timout" in found["message"] and "timeout" in found["hint"]
+
+
+def test_every_error_has_one_shape(server: Served) -> None:
+    assert error(server.ask("GET", "/nothing"))["code"] == "not_found"
+    assert error(server.ask("GET", "/execute"))["code"] == "method_not_allowed"
+    assert error(server.ask("POST", "/execute", b"{"))["code"] == "invalid_request"
+    wrong = server.ask("POST", "/execute", b"{}", headers={"Content-Type": "text/plain"})
+    assert (wrong.status, error(wrong)["code"]) == (415, "unsupported_media_type")
+
+
+# -- who may ---------------------------------------------------------------------------------------
+
+
+def test_without_a_key_only_health_is_open(server: Served) -> None:
+    assert server.ask("GET", "/health", key=None).status == 200
+    assert server.ask("GET", "/ready", key=None).status == 200
+    for method, path in (("POST", "/execute"), ("GET", "/metrics"), ("GET", "/openapi.json")):
+        answer = server.ask(method, path, key=None)
+        assert (answer.status, error(answer)["code"]) == (401, "unauthenticated")
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+    assert server.ask("GET", "/nothing", key=None).status == 401
+    assert server.ask("POST", "/execute", {"code": "1"}, key="x" * 43).status == 401
+
+
+def test_health_tells_engines_and_pools(server: Served) -> None:
+    found = server.ask("GET", "/health").json()
+    assert found["status"] == "ok" and "jail" in found["engines"]
+    assert found["pools"]["jail"]["base"] >= 0
+
+
+def test_metrics_count_runs(server: Served) -> None:
+    server.execute("print(1)")
+    text = server.ask("GET", "/metrics").content.decode()
+    assert 'belljar_runs_total{engine="jail",language="python",status="ok",tenant="local"}' in text
+    assert 'route="/execute"' in text
+
+
+def test_the_printed_link_signs_in_once_and_leaves_no_token(server: Served) -> None:
+    first = server.ask("GET", f"/?token={server.key}", key=None)
+    assert (first.status, first.headers["Location"]) == (303, "/")
+    cookie = first.headers["Set-Cookie"]
+    assert "HttpOnly" in cookie and "samesite=strict" in cookie.lower()
+    assert server.key not in cookie
+    session = {"Cookie": cookie.partition(";")[0]}
+    assert server.ask("GET", "/", key=None, headers=session).status == 200
+    ran = server.ask("POST", "/execute", {"code": "print(1)"}, key=None, headers=session)
+    assert ran.status == 200
+    assert server.ask("GET", f"/?token={server.key}", key=None).status == 401
+    assert server.ask("GET", "/?token=nonsense", key=None).status == 401
+    assert server.key not in server.log.read_text()
+
+
+def test_a_client_that_goes_takes_its_run_along(server: Served) -> None:
+    host = server.url.removeprefix("http://")
+    connection = http.client.HTTPConnection(host)
+    body = json.dumps({"code": "import time; time.sleep(60)", "timeout": 60})
+    headers = {"Authorization": f"Bearer {server.key}", "Content-Type": "application/json"}
+    connection.request("POST", "/execute", body, headers)
+    wait_for(lambda: server.ask("GET", "/health").json()["running"], 1)
+    assert isinstance(connection.sock, socket.socket)
+    connection.close()
+    wait_for(lambda: server.ask("GET", "/health").json()["running"], 0)
+    assert "belljar_clients_gone_total 1.0" in server.ask("GET", "/metrics").content.decode()
+
+
+def wait_for(look: Any, wanted: object, within_s: float = 10.0) -> None:
+    deadline = time.monotonic() + within_s
+    while (seen := look()) != wanted and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert seen == wanted
