@@ -123,7 +123,7 @@ class Run:
                 await talk.send(self._ask_id, stdin)
             await talk.send(self._ask_id, b"")
             timed_out = await self._wait(asked)
-            told = await _told(asked, timed_out=timed_out)
+            told = await self._told(asked, timed_out=timed_out)
         except Refusal as refusal:
             raise SandboxLost(f"the state of this sandbox is lost: {refusal}") from None
         except asyncio.CancelledError:
@@ -168,6 +168,19 @@ class Run:
             self._conversation.wall.kill()
             await asyncio.wait((asked,), timeout=within_s)
         return asked.done()
+
+    async def _told(
+        self, asked: asyncio.Future[dict[str, Any]], *, timed_out: bool
+    ) -> dict[str, Any]:
+        """What the agent told of the run; that a time-out or a lack of memory silenced it is told,
+        too."""
+        try:
+            return await asked
+        except SandboxLost:
+            seen = None if timed_out else self._conversation.wall.look()
+            if not timed_out and not (seen and seen.out_of_memory):
+                raise
+            return {"lost": True, "signal": 9}
 
     async def _tick(self) -> None:
         """Where the wall cannot be looked at, the agent tells (see `_heard`)."""
@@ -230,16 +243,6 @@ class Run:
             "lost_outputs": self._lost_outputs,
             "duration_ms": (time.perf_counter() - self._started) * 1000,
         }
-
-
-async def _told(asked: asyncio.Future[dict[str, Any]], *, timed_out: bool) -> dict[str, Any]:
-    """What the agent told of the run; after a time-out its silence is told, too."""
-    try:
-        return await asked
-    except SandboxLost:
-        if not timed_out:
-            raise
-        return {"lost": True, "signal": 9}
 
 
 def judge(told: Mapping[str, Any], *, out_of_memory: bool) -> Status:

@@ -295,7 +295,8 @@ class Sandbox:
 
     def checkpoints(self) -> tuple[int, ...]:
         """The runs that can be undone, oldest first: `rollback` goes to before one of them."""
-        return self._checkpoints
+        gone = self._held is None or self._held.conversation.lost
+        return () if gone else self._checkpoints
 
     async def rollback(self, run_id: int) -> None:
         """Variables and files are again what they were before that run."""

@@ -69,12 +69,10 @@ class Checkpoints:
         copy.lines.close()  # it exits when nobody is there any more
         self._snapshots.drop(run)
 
-    def drop_older(self) -> bool:
-        """All but the latest; whether there was any."""
-        older = sorted(self._copies)[:-1]
-        for run in older:
+    def drop_older(self) -> None:
+        """All but the latest."""
+        for run in sorted(self._copies)[:-1]:
             self._drop(run)
-        return bool(older)
 
     def latest_pid(self) -> int:
         """-1 if there is none, or it has not said."""

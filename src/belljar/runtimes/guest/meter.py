@@ -1,8 +1,9 @@
 """What a kept sandbox uses, where only pid 1 can tell: told while a run goes on, and the end of
 whatever takes more memory than it may.
 
-First the older checkpoints go, since they are only there for convenience. If that does not help,
-everything is killed but the latest checkpoint: the state from before the run that went too far.
+When it gets short the older checkpoints go, since they are only there for convenience. If that does
+not help, everything is killed but the latest checkpoint: the state from before the run that went
+too far.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
 
 IDLE_MS = 1000
 """Between looks while nothing was asked for."""
+SHORT = 0.9
+"""Of the limit."""
 EXIT_S = 0.02
-"""How long checkpoints that were dropped have to give their memory back."""
+"""How long those that were killed have to give their memory back."""
 
 
 class Meter:
@@ -64,6 +67,8 @@ class Meter:
             return
         if self._watched.exceeded():
             self._too_much(self._watched)
+        elif self._watched.held_bytes > SHORT * self._memory_bytes:
+            self._keeper.checkpoints.drop_older()
         if self._watched.tell():
             self._keeper.runs.used(self.summary())
 
@@ -71,21 +76,14 @@ class Meter:
         if self._watched is None:
             return None
         told = self._watched.summary()
-        told["out_of_memory"] = told["out_of_memory"] or self._strikes > 1
+        told["out_of_memory"] = told["out_of_memory"] or self._strikes > 0
         told["cpu_ms"] = max(0, self._watched.cpu_ms(_reaped_ms()) - self._cpu_before_ms)
         return told
 
     def _too_much(self, watched: Watched) -> None:
         self._strikes += 1
-        checkpoints = self._keeper.checkpoints
-        if self._strikes == 1 and checkpoints.drop_older():
-            watched.look_again(EXIT_S)
-        elif self._strikes <= 2:
-            self._strikes = 2
-            _kill_others(checkpoints.latest_pid())
-            watched.look_again(EXIT_S)
-        else:
-            _kill_others(0)
+        _kill_others(self._keeper.checkpoints.latest_pid() if self._strikes == 1 else 0)
+        watched.look_again(EXIT_S)
 
 
 def _kill_others(spared: int) -> None:

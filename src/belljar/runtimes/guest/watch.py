@@ -18,6 +18,9 @@ _SHARE = 10
 
 
 class Watched:
+    held_bytes = 0
+    """At the last look."""
+
     def __init__(self, memory_bytes: int, disk: int) -> None:
         self._limit = memory_bytes
         self._disk = disk
@@ -37,7 +40,7 @@ class Watched:
         now = time.monotonic()
         if self._out_of_memory or now < self._next:
             return False
-        held = self._look(now)
+        held = self.held_bytes = self._look(now)
         self._peak_memory = max(self._peak_memory, held)
         self._out_of_memory = held > self._limit
         self._next = now + self._interval_s(now, held)
