@@ -10,7 +10,9 @@ import pytest
 
 from belljar.engines import registry
 from belljar.engines.base import Capabilities
+from belljar.errors import SandboxLost
 from belljar.jar import Belljar
+from belljar.kept.sync import Sandbox
 from belljar.model import MIB
 from belljar.settings import Settings
 
@@ -73,3 +75,29 @@ class Suite:
         """One for all tests of the class: a pool that is used again and again is the usual case."""
         with cls.new_jar() as jar:
             yield jar
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def kept_box(cls, jar: Belljar) -> Iterator[Sandbox]:
+        """One that is kept, for all tests of the class: each has names of its own in it."""
+        if not registry.capabilities(cls.engine).kept:
+            pytest.skip(f"{cls.engine} declares that it cannot keep sandboxes")
+        with Sandbox(
+            jar,
+            engine=cls.engine,
+            environment="base",
+            env={"GIVEN": "yes"},
+            files={"given/file.txt": b"a file"},
+            inputs={"given/input.txt": b"an input"},
+            max_runs=1000,
+            timeout_s=min(120, cls.time_scale * 20),
+        ) as box:
+            yield box
+
+    @pytest.fixture
+    def box(self, kept_box: Sandbox) -> Iterator[Sandbox]:
+        yield kept_box
+        try:
+            kept_box.run("None")
+        except SandboxLost:  # by a test that failed half-way
+            kept_box.rollback(kept_box.checkpoints()[-1])

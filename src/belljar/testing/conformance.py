@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from belljar.testing.suite.files import Files
+from belljar.testing.suite.kept import Kept
+from belljar.testing.suite.kept_copies import KeptCopies
+from belljar.testing.suite.kept_files import KeptFiles
+from belljar.testing.suite.kept_live import KeptLive
 from belljar.testing.suite.life import Life
 from belljar.testing.suite.limits import Limited
 from belljar.testing.suite.live import Live
@@ -12,5 +16,18 @@ from belljar.testing.suite.restricted import Restricted
 from belljar.testing.suite.runs import Runs
 
 
-class EngineConformance(Runs, Live, Files, Limited, Neighbours, Life, Restricted, Refusals):
+class EngineConformance(
+    Runs,
+    Live,
+    Files,
+    Limited,
+    Neighbours,
+    Life,
+    Restricted,
+    Refusals,
+    Kept,
+    KeptLive,
+    KeptFiles,
+    KeptCopies,
+):
     """What a wall must do, through the public interface. Subclass it and set `engine`."""

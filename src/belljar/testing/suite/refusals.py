@@ -18,6 +18,7 @@ from belljar.errors import (
     Unsupported,
 )
 from belljar.jar import Belljar
+from belljar.kept.sync import Sandbox
 from belljar.testing.base import Suite
 from belljar.testing.suite.runs import LANGUAGES, SAMPLES
 
@@ -72,6 +73,14 @@ class Refusals(Suite):
         if not self.can.files:
             self.refused(jar, "files", files={"x": ""})
             self.refused(jar, "files", inputs={"x": ""})
+
+    def test_i5_sandboxes_that_cannot_be_kept_are_refused(self, jar: Belljar) -> None:
+        if self.can.kept:
+            pytest.skip(f"{self.engine} keeps sandboxes")
+        with pytest.raises(Unsupported, match="keep") as refusal:
+            Sandbox(jar, engine=self.engine).open()
+        assert self.engine in refusal.value.message
+        assert "jail" in refusal.value.hint, "which engine can"
 
     def test_i5_where_there_are_no_processes_none_starts(self, jar: Belljar) -> None:
         code = (
