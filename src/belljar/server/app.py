@@ -18,10 +18,10 @@ from belljar.errors import BelljarError
 from belljar.server import openapi
 from belljar.server.errors import ApiError, answer
 from belljar.server.gate import Gate
-from belljar.server.routes import execute, health
+from belljar.server.routes import about, execute, health, runs
 from belljar.server.server import Server
 
-ROUTERS = (health.router, execute.router)
+ROUTERS = (health.router, execute.router, runs.router, about.router)
 
 
 def build(server: Server) -> ASGIApp:
@@ -31,23 +31,33 @@ def build(server: Server) -> ASGIApp:
         yield
         await server.stop()
 
+    app = _with_routes(lifespan=life)
+    app.state.server = server
+    return Gate(app, server)
+
+
+def description() -> dict[str, Any]:
+    """What /openapi.json says; no server is needed for it."""
+    return _with_routes().openapi()
+
+
+def _with_routes(**options: Any) -> FastAPI:
     app = FastAPI(
         title="Belljar",
         description="Runs code that nobody vouches for.",
         version=__version__,
-        lifespan=life,
         docs_url=None,  # they load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
+        **options,
     )
-    app.state.server = server
     for router in ROUTERS:
         app.include_router(router)
     openapi.describe(app)
     app.add_exception_handler(RequestValidationError, _invalid)
     for kind in (BelljarError, HTTPException, Exception):
         app.add_exception_handler(kind, _refused)
-    return Gate(app, server)
+    return app
 
 
 def _refused(_: Request, error: Exception) -> Response:

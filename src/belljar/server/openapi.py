@@ -32,7 +32,7 @@ def responses(
     model: type[BaseModel] | None, *statuses: int, **more: Any
 ) -> dict[int | str, dict[str, Any]]:
     """What a route may answer: its own model, and errors by their status."""
-    found: dict[int | str, dict[str, Any]] = {200: {"model": model} if model else {**more}}
+    found: dict[int | str, dict[str, Any]] = {200: {"model": model, **more} if model else more}
     for status in statuses:
         code = next((name for name, kind in OF_HTTP.items() if kind.status == status), "error")
         example = {"code": code, "message": "…", "hint": "…", "retryable": status in (429, 503)}

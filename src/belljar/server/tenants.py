@@ -62,7 +62,7 @@ class Tenant:
         self.quotas = quotas
         self.runs = 0
         """Since the server started."""
-        self._starts: deque[float] = deque()
+        self._starts: deque[float] = deque(maxlen=100_000)
         self._day = 0
         self._cpu_s = 0.0
 
@@ -116,8 +116,7 @@ class Tenant:
                 hint="wait as long as Retry-After says",
                 retry_after_s=max(1, math.ceil(starts[0] + MINUTE_S - now)),
             )
-        if most:
-            starts.append(now)
+        starts.append(now)
         self.runs += 1
 
     def used(self, cpu_ms: float) -> None:
