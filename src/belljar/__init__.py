@@ -28,17 +28,19 @@ if TYPE_CHECKING:
         InvalidRequest,
         SandboxEnded,
         SandboxLost,
+        TrailError,
         Unsupported,
     )
     from belljar.jar import Belljar, run
     from belljar.kept.sync import Sandbox
-    from belljar.model import ErrorInfo, Limits, Output, OutputFile, Result, Usage
+    from belljar.model import Caller, ErrorInfo, Limits, Output, OutputFile, Result, Usage
     from belljar.settings import Settings
 
 _HOMES = {
     "Belljar": "jar",
     "run": "jar",
     "Settings": "settings",
+    "Caller": "model",
     "Limits": "model",
     "Result": "model",
     "Usage": "model",
@@ -55,6 +57,7 @@ _HOMES = {
     "EngineUnavailable": "errors",
     "EnvironmentUnavailable": "errors",
     "EngineError": "errors",
+    "TrailError": "errors",
     "Closed": "errors",
 }
 
@@ -62,6 +65,7 @@ __all__ = [
     "Belljar",
     "BelljarError",
     "Busy",
+    "Caller",
     "Closed",
     "EngineError",
     "EngineUnavailable",
@@ -76,6 +80,7 @@ __all__ = [
     "SandboxEnded",
     "SandboxLost",
     "Settings",
+    "TrailError",
     "Unsupported",
     "Usage",
     "aio",

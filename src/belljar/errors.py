@@ -17,6 +17,7 @@ BelljarError
 │   └── EnvironmentUnavailable
 ├── EngineError               a wall could not be built, or broke: the host's fault, not the code's
 ├── ModuleStopped             a WebAssembly module did not return from a call: `status` says why
+├── TrailError                the trail cannot be written: nothing ran, or what ran is not told
 ├── SandboxLost               a kept sandbox, or the state in it, is gone
 ├── SandboxFileError          a file in a sandbox cannot be had that way: `kind` says why
 │   ├── SandboxFileMissing
@@ -111,6 +112,15 @@ class EnvironmentUnavailable(Unavailable):
 
 class EngineError(BelljarError):
     pass
+
+
+class TrailError(BelljarError):
+    """Nothing runs that is not written down first, and no result is told that is not."""
+
+    def __init__(self, message: str, *, hint: str = "", ran: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.ran = ran
+        """Whether something did run, and only its end could not be written."""
 
 
 class Closed(BelljarError):

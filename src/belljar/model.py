@@ -43,6 +43,20 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Caller:
+    """Who asks, as the trail will say it. Front doors fill it in; nothing is decided by it."""
+
+    tenant: str = "local"
+    door: str = "library"
+    """library, cli, http or mcp"""
+    request_id: str = ""
+
+
+NOBODY = Caller()
+"""Who asks without saying who."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """One run as the caller asked for it, before policy has looked at it."""
 
@@ -59,6 +73,8 @@ class Request:
     """Put into /workspace before the code starts, by relative name."""
     inputs: Mapping[str, bytes] = field(default_factory=dict)
     """Put into /data/input, which the code can read and not change."""
+    packages: Sequence[str] = ()
+    """Python packages beyond the environment's, each a name with versions."""
     filter: FilterMode = "off"
     language_level: LanguageLevel = "full"
     """"restricted": compiled by RestrictedPython, behind the same wall."""

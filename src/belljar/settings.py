@@ -20,6 +20,11 @@ def default_home() -> Path:
     return Path(data) / "belljar"
 
 
+def default_trail() -> str:
+    """`BELLJAR_TRAIL`, or none."""
+    return os.environ.get("BELLJAR_TRAIL", "")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     home: Path = field(default_factory=default_home)
@@ -65,6 +70,15 @@ class Settings:
     """The longest that resolving and installing a set may take."""
     layers_bytes: int = 20 * GIB
     """What all sets together may take on disk; then no new one is built."""
+    trail: str = field(default_factory=default_trail)
+    """Where every attempt is written down before it runs and completed after (P2): sqlite:///FILE or
+    postgresql+psycopg://USER@HOST/DATABASE; empty: nowhere."""
+    trail_text: bool = False
+    """Whether it has the code itself, not only its hash."""
+    trail_sync: Literal["normal", "full"] = "normal"
+    """What a written line survives: any end of a process, or ("full") the loss of power too."""
+    trail_keep_days: float = 0.0
+    """Older lines are taken out; 0: never."""
     docker_host: str = ""
     """Where Docker's daemon listens, unix:///path or tcp://host:port; empty: DOCKER_HOST, or the
     usual sockets of Docker and Podman."""
@@ -101,6 +115,10 @@ class Settings:
                 raise InvalidRequest(
                     f"settings.{name}: must be a whole number of at least {least}, not {value!r}"
                 )
+        if self.trail_sync not in ("normal", "full"):
+            raise InvalidRequest(
+                f'settings.trail_sync: must be "normal" or "full", not {self.trail_sync!r}'
+            )
         for name in ("required", "engines", "packages_allowed"):
             value = getattr(self, name)
             if isinstance(value, str) and (name, value) != ("packages_allowed", "any"):

@@ -1,0 +1,191 @@
+"""A trail as those see it who read it, prune it, or have lines written to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from belljar.errors import TrailError
+from belljar.settings import Settings
+from belljar.trail import chain, records
+from belljar.trail import prune as pruning
+from belljar.trail.store import WRITE, Store, default_url  # first: it says what is missing
+from belljar.trail.tables import lines
+from belljar.trail.writer import Writer
+
+import sqlalchemy as sa  # isort: skip
+from sqlalchemy import exc  # isort: skip
+
+__all__ = ["Recorded", "Trail", "default_url", "open_writer"]
+
+_AT_ONCE = 500
+
+
+def open_writer(settings: Settings) -> Writer:
+    """Blocks: makes and migrates the tables if need be, and calls lost what dead processes left."""
+    store = Store(settings.trail, sync=settings.trail_sync)
+    try:
+        return Writer(store, keep_days=settings.trail_keep_days)
+    except exc.SQLAlchemyError as error:
+        store.close()
+        raise _translated(store, error) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """An attempt, and its end if there is one."""
+
+    attempt: dict[str, Any]
+    """Empty if it was pruned."""
+    end: dict[str, Any] | None
+
+    @property
+    def status(self) -> str:
+        return str(self.end["status"]) if self.end else "open"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"status": self.status, "attempt": self.attempt or None, "end": self.end}
+
+
+class Trail:
+    """For reading, beside those who write. Every method blocks, and any thread may call it."""
+
+    def __init__(self, url: str) -> None:
+        self._store = Store(url, create=False)
+        try:
+            self._store.check()
+        except exc.SQLAlchemyError as error:
+            self._store.close()
+            raise _translated(self._store, error) from error
+
+    def __str__(self) -> str:
+        return str(self._store)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._store.close()
+
+    def recent(
+        self,
+        *,
+        tenant: str | None = None,
+        status: str | None = None,
+        since: str = "",
+        before_seq: int | None = None,
+        limit: int = 50,
+    ) -> list[Recorded]:
+        """The newest attempts first. `status`: "open" for those without an end. `before_seq`: older
+        than that line, to go on where an earlier list ended."""
+        attempts = lines.alias("attempts")
+        ends = lines.alias("ends")
+        joined = attempts.outerjoin(
+            ends, sa.and_(ends.c.id == attempts.c.id, ends.c.kind.in_(("end", "lost")))
+        )
+        query = (
+            sa.select(attempts.c.body, ends.c.body.label("end"))
+            .select_from(joined)
+            .where(attempts.c.kind == "attempt")
+            .order_by(attempts.c.seq.desc())
+            .limit(limit)
+        )
+        if tenant is not None:
+            query = query.where(attempts.c.tenant == records.column(records.text(tenant) or ""))
+        if status == "open":
+            query = query.where(ends.c.seq.is_(None))
+        elif status is not None:
+            query = query.where(ends.c.status == records.column(status))
+        if since:
+            query = query.where(attempts.c.time >= since)
+        if before_seq is not None:
+            query = query.where(attempts.c.seq < before_seq)
+        with self._reading() as connection:
+            return [
+                Recorded(attempt=json.loads(row.body), end=json.loads(row.end) if row.end else None)
+                for row in connection.execute(query)
+            ]
+
+    def find(self, id_: str, *, tenant: str | None = None) -> Recorded | None:
+        """By its execution id, or the beginning of it; None if there is none, or several."""
+        wanted = id_.strip().lower()
+        if not wanted or not set(wanted) <= set("0123456789abcdef") or len(wanted) > 64:
+            return None
+        query = (
+            sa.select(lines.c.id, lines.c.kind, lines.c.body)
+            .where(lines.c.id >= wanted, lines.c.id < wanted + "g")
+            .where(lines.c.kind.in_(("attempt", "end", "lost")))
+            .limit(3)
+        )
+        with self._reading() as connection:
+            rows = connection.execute(query).all()
+        if len({row.id for row in rows}) != 1:
+            return None
+        bodies = {row.kind: json.loads(row.body) for row in rows}
+        attempt = bodies.get("attempt", {})
+        if tenant is not None and attempt.get("tenant") != records.text(tenant):
+            return None
+        return Recorded(attempt=attempt, end=bodies.get("end") or bodies.get("lost"))
+
+    def lines(self, *, after: int = 0) -> Iterator[chain.Line]:
+        """All of them, oldest first, as they are stored."""
+        columns = [lines.c[name] for name in chain.Line._fields]
+        query = sa.select(*columns).order_by(lines.c.seq).limit(_AT_ONCE)
+        while True:
+            # Each piece a transaction of its own: a long one would keep SQLite's log growing.
+            with self._reading() as connection:
+                rows = connection.execute(query.where(lines.c.seq > after)).all()
+            for row in rows:
+                yield chain.Line(*row)
+            if len(rows) < _AT_ONCE:
+                return
+            after = rows[-1].seq
+
+    def verify(self, *, head: str = "") -> chain.Verdict:
+        """Reads the whole trail; see `chain.verify`."""
+        while True:
+            anchor = self._anchor()
+            verdict = chain.verify(self.lines(), head=head, anchor=anchor)
+            if verdict.sound or self._anchor() == anchor:  # else it was pruned meanwhile
+                return verdict
+
+    def _anchor(self) -> tuple[int, str] | None:
+        query = sa.select(lines.c.body).where(lines.c.kind == "pruned")
+        with self._reading() as connection:
+            return chain.anchor_of(connection.scalars(query))
+
+    def prune(self, *, before: str, by: str) -> int:
+        """Takes out what is older than that time; how many lines that were."""
+        removed, more = 0, True
+        while more:
+            with self._reading(write=True) as connection, connection.begin():
+                self._store.take_turn(connection)
+                count, more = pruning.prune(connection, before=before, by=by)
+            removed += count
+        return removed
+
+    def _reading(self, *, write: bool = False) -> sa.Connection:
+        try:
+            return self._store.engine.connect().execution_options(**{WRITE: write})
+        except exc.SQLAlchemyError as error:
+            raise _translated(self._store, error) from error
+
+
+def _translated(store: Store, error: exc.SQLAlchemyError) -> TrailError:
+    cause = getattr(error, "orig", None) or error
+    told = str(cause).strip().splitlines()
+    return TrailError(
+        f"the trail {store} cannot be opened: {told[0][:300] if told else type(cause).__name__}",
+        hint="nothing was run; is its database there, and ours to write?",
+    )
