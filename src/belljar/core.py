@@ -77,12 +77,12 @@ class Belljar:
         """Ends everything this object started. It can not be used afterwards."""
         self._closed = True
         service, self._service = self._service, None
+        if service:
+            await service.close()
+
     def waiting(self) -> dict[str, dict[str, int]]:
         """How many unused sandboxes wait, by engine and environment."""
         return self._service.waiting() if self._service else {}
-
-        if service:
-            await service.close()
 
     def _open(self) -> Service:
         if self._closed:

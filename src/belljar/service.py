@@ -201,6 +201,9 @@ class Service:
             decide=lambda asked: self._decide(asked).request,
         )
 
+    def waiting(self) -> dict[str, dict[str, int]]:
+        return self._walls.waiting()
+
     async def close(self) -> None:
         """Ends the runs under way; their callers get Closed."""
         self.closed = True
@@ -243,9 +246,6 @@ class Service:
         request = decision.request
         if decision.filter == "off":
             return _UNFILTERED
-    def waiting(self) -> dict[str, dict[str, int]]:
-        return self._walls.waiting()
-
         reading = Request(
             code=static_filter.script(),
             stdin=static_filter.request_stdin(request.code, self._rules, files=request.files),
