@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
@@ -60,12 +60,11 @@ class Belljar:
         self,
         options: Mapping[str, object],
         *,
-        packages: Sequence[str] = (),
         paths: Mapping[str, str | os.PathLike[str]] | None = None,
     ) -> Held:
         """What `Sandbox` is made of; `options` are those of `run` that describe a sandbox."""
         request = make_request("", options, self.settings)
-        return await self._open().keep(request, packages=packages, paths=paths or {})
+        return await self._open().keep(request, paths=paths or {})
 
     async def warm(self, name: str, count: int, *, engine: str = "auto") -> None:
         """Returns when `count` sandboxes wait for an environment (or a language's environment).

@@ -72,6 +72,14 @@ def order(
     )
 
 
+def with_packages(order: Order, folders: list[str]) -> Order:
+    from belljar.runtimes.guest.found import make_known
+
+    env = dict(order.env)
+    make_known(env, folders)
+    return dataclasses.replace(order, env=env)
+
+
 @functools.lru_cache(maxsize=256)
 def _launch(
     language: str, environment: str, mount: str, interpreter: str, limits: Limits
@@ -114,7 +122,12 @@ def status(outcome: Outcome) -> Status:
     return "ok" if outcome.exit_code == 0 else "error"
 
 
-def remarks(outcome: Outcome) -> Iterator[str]:
+def remarks(outcome: Outcome, settings: Settings) -> Iterator[str]:
+    if outcome.error and outcome.error.name == "ModuleNotFoundError":
+        from belljar.packages import import_hint
+
+        if hint := import_hint(outcome.error, settings):
+            yield hint
     if outcome.problem:
         yield f"the sandbox was lost: {outcome.problem}"
     if outcome.files_unnamed:

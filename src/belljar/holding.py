@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from belljar.conversation import Conversation
 from belljar.engines.base import Branch, CannotMount, Engine, Ground, MountingEngine
 from belljar.errors import EngineUnavailable, Unsupported
-from belljar.inputs import Source
 from belljar.model import Request
-from belljar.packages import Packages
+
+if TYPE_CHECKING:
+    from belljar.inputs import Source
+    from belljar.packages import Packages
 
 Check = Callable[[Request], Request]
 
@@ -84,7 +86,7 @@ def mounting(engine: Engine, request: Request) -> MountingEngine:
     """The engine as one that packages can be mounted by; else Unsupported."""
     if request.language != "python":
         raise Unsupported(
-            f"packages: there are none for {request.language}", hint="packages are for Python"
+            f"packages: there are none for {request.language}", hint="they are for Python"
         )
     if not engine.capabilities.mounts:
         raise Unsupported(

@@ -9,13 +9,13 @@ import contextlib
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from belljar.conversation import Conversation, Refusal
-from belljar.engines.base import Mount
+from belljar.engines.base import CannotMount, Engine, Ground, Mount, MountingEngine, Wall
 from belljar.errors import EngineError, InvalidRequest, LimitExceeded
 from belljar.model import Limits
 from belljar.policy.quote import quote, size
@@ -106,12 +106,42 @@ def _walk(top: Path) -> Iterator[os.DirEntry[str]]:
             continue
 
 
+async def walled(
+    engine: Engine,
+    ground: Ground,
+    limits: Limits,
+    sources: Sequence[Source],
+    others: Sequence[Mount],
+) -> tuple[Wall, tuple[Source, ...]]:
+    """A wall, and the inputs that could not be mounted behind it. `others` must be mounted, else
+    CannotMount."""
+    why = f"the engine {engine.name!r} cannot mount them"
+    copied = () if engine.capabilities.mounts else tuple(sources)
+    while True:
+        if copied:
+            await asyncio.to_thread(_check_room, copied, limits, why=why)
+        mounts = [*(source.mount for source in sources if source not in copied), *others]
+        if not mounts:
+            return await engine.create(ground, limits, waiting=False), copied
+        try:
+            wall = await cast(MountingEngine, engine).create_with(ground, limits, mounts)
+            return wall, copied
+        except CannotMount as cannot:
+            if cannot.mount in others:
+                raise
+            why = cannot.why
+            copied += tuple(one for one in sources if one.mount == cannot.mount)
+
+
 # -- copying -------------------------------------------------------------------------------------
 
 
-def check_room(sources: Iterable[Source], limits: Limits, *, why: str) -> None:
+def _check_room(sources: Iterable[Source], limits: Limits, *, why: str) -> None:
     """Before anything starts, for what has to be copied."""
-    total = sum(os.stat(path).st_size for source in sources for path, _ in _files(source))
+    total = 0
+    for path, name in (one for source in sources for one in _files(source)):
+        with _open(path, name) as file:
+            total += os.fstat(file.fileno()).st_size
     if total > limits.disk_bytes:
         raise LimitExceeded(
             f"inputs: they have to be copied ({why}) and take {size(total)}, more than the"

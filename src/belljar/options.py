@@ -33,6 +33,7 @@ class RunOptions(TypedDict, total=False):
     env: Mapping[str, str]
     files: Mapping[str, str | bytes]
     inputs: Mapping[str, str | bytes]
+    packages: Sequence[str]
     filter: FilterMode
     language_level: LanguageLevel
     fresh_exec: bool

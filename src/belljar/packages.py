@@ -30,6 +30,8 @@ class Packages:
         self._settings = settings
         self._environment = environment
         self._sets = list(sets)
+        self.mounts: tuple[Mount, ...] = ()
+        """What `add` had to be mounted."""
 
     @property
     def versions(self) -> dict[str, str]:
@@ -61,13 +63,15 @@ class Packages:
         self._sets.append(lease)
         folder = lease.layer.folder
         status = folder.stat()
-        return Mount(
+        mount = Mount(
             source=folder,
             identity=(status.st_dev, status.st_ino),
             folder=True,
             place=self.path[-1],
             executable=True,
         )
+        self.mounts += (mount,)
+        return mount
 
     def _lease(self, texts: Sequence[str]) -> layers.Lease:
         for _ in range(_ATTEMPTS):
@@ -83,6 +87,7 @@ class Packages:
     def drop_latest(self) -> None:
         """It could not be mounted."""
         self._sets.pop().close()
+        self.mounts = self.mounts[:-1]
 
     def for_branch(self) -> Packages:
         """The same sets; what either side adds is its own."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Coroutine, Sequence
+from typing import Any, cast
 
-from belljar.engines.base import Engine, Ground
+from belljar.engines.base import Engine, Ground, Mount, MountingEngine
 from belljar.errors import BelljarError, Closed
 from belljar.model import Limits
 from belljar.sandbox import Sandbox
@@ -53,6 +53,13 @@ class Pool:
     async def _now(self, ground: Ground, limits: Limits) -> Sandbox:
         """Not waited for until it is ready: its run stands in the stream when the agent is up."""
         return Sandbox(await self.engine.create(ground, limits, waiting=False))
+
+    async def make_with(self, ground: Ground, limits: Limits, mounts: Sequence[Mount]) -> Sandbox:
+        """A new one with these mounts, by an engine that can."""
+        if self.closed:
+            raise Closed("this Belljar is closed", hint="make a new one")
+        engine = cast(MountingEngine, self.engine)
+        return Sandbox(await engine.create_with(ground, limits, mounts))
 
     async def warm(self, ground: Ground, count: int) -> None:
         """Returns when `count` sandboxes wait for this environment, or no more may wait."""

@@ -9,13 +9,13 @@ import asyncio
 import dataclasses
 import os
 import time
-from collections.abc import Mapping, Sequence
-from typing import cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from belljar import execution, inputs
+from belljar import execution
 from belljar.conversation import Conversation
 from belljar.engines import registry
-from belljar.engines.base import CannotMount, Engine, Ground, Mount, MountingEngine, Wall
+from belljar.engines.base import CannotMount, Engine, Ground
 from belljar.engines.choice import Wanted
 from belljar.environments.catalogue import BASE, Environment
 from belljar.environments.folders import Progress
@@ -28,8 +28,7 @@ from belljar.errors import (
     Unsupported,
 )
 from belljar.holding import Held, mounting, unmountable
-from belljar.model import Finding, Limits, Request, Result
-from belljar.packages import Packages
+from belljar.model import Finding, Request, Result
 from belljar.policy import filter as static_filter
 from belljar.policy.decide import Decision, decide
 from belljar.policy.names import check_names
@@ -39,6 +38,9 @@ from belljar.runtimes import languages, restricted
 from belljar.sandbox import Order
 from belljar.settings import Settings
 from belljar.walls import Walls
+
+if TYPE_CHECKING:
+    from belljar.packages import Packages
 
 _LANGUAGES = [language.name for language in languages.BUILT_IN]
 _UNFILTERED = static_filter.Verdict(denied=False)
@@ -115,7 +117,8 @@ class Service:
         order = execution.order(
             request, ground, engine.interpreter, stdin_descriptor=stdin_descriptor
         )
-        outcome, isolation = await self._execute(pool, ground, order, on_output, on_usage)
+        added = await self._packages(request, environment, engine) if request.packages else None
+        outcome, isolation = await self._execute(pool, ground, order, on_output, on_usage, added)
         outcome.error = execution.uncaught(request, outcome)
         if request.language_level == "restricted":
             isolation = {**isolation, "language": restricted.mechanism()}
@@ -139,7 +142,11 @@ class Service:
             engine=engine.name,
             engine_reason=reason,
             isolation=isolation,
-            warnings=(*decision.warnings, *verdict.warnings, *execution.remarks(outcome)),
+            warnings=(
+                *decision.warnings,
+                *verdict.warnings,
+                *execution.remarks(outcome, self.settings),
+            ),
             findings=verdict.findings,
         )
 
@@ -159,11 +166,11 @@ class Service:
         for tier in [tier.name for tier in environment.tiers] or [""]:
             await pool.warm(await self._ground(pool, environment, tier), count)
 
-    async def keep(
-        self, request: Request, *, packages: Sequence[str], paths: Mapping[str, inputs.Path_]
-    ) -> Held:
+    async def keep(self, request: Request, *, paths: Mapping[str, str | os.PathLike[str]]) -> Held:
         """A sandbox that stays until it is released. `paths`: inputs that are files or folders of
         the host."""
+        from belljar import inputs  # only who keeps sandboxes needs it
+
         if self.closed:
             raise Closed("this Belljar is closed", hint="make a new one")
         decision = self._decide(request)
@@ -175,16 +182,15 @@ class Service:
         wanted = self._wanted(request, environment.name, None)._replace(kept=True)
         pool, reason = self._walls.find(request.engine, wanted)
         engine = pool.engine
-        if packages:
-            mounting(engine, request)
         ground = dataclasses.replace(await self._ground(pool, environment, tier), kept=True)
         order = execution.order(request, ground, engine.interpreter)
-        sets = Packages(self.settings, environment)
+        sets = await self._packages(request, environment, engine)
         try:
-            mount = await sets.add(packages) if packages else None
-            wall, copied = await _walled(engine, ground, request.limits, sources, mount)
-        except BaseException:
+            wall, copied = await inputs.walled(engine, ground, request.limits, sources, sets.mounts)
+        except BaseException as error:
             sets.close()
+            if isinstance(error, CannotMount):
+                raise unmountable(error) from error
             raise
         warnings = [f"{one.mount.place} was copied: it could not be mounted" for one in copied]
         return Held(
@@ -203,6 +209,18 @@ class Service:
 
     def waiting(self) -> dict[str, dict[str, int]]:
         return self._walls.waiting()
+
+    async def _packages(
+        self, request: Request, environment: Environment, engine: Engine
+    ) -> Packages:
+        """What was asked for, built and ready to be mounted."""
+        from belljar.packages import Packages  # few runs want any
+
+        sets = Packages(self.settings, environment)
+        if request.packages:
+            mounting(engine, request)
+            await sets.add(request.packages)
+        return sets
 
     async def close(self) -> None:
         """Ends the runs under way; their callers get Closed."""
@@ -265,50 +283,34 @@ class Service:
         order: Order,
         on_output: OnOutput | None = None,
         on_usage: OnUsage | None = None,
+        added: Packages | None = None,
     ) -> tuple[Outcome, Mapping[str, str]]:
         await self._slots.acquire()
         try:
-            sandbox = await pool.take(ground, order.limits)
-        except BaseException:
+            if added:
+                order = execution.with_packages(order, added.path)
+                sandbox = await pool.make_with(ground, order.limits, added.mounts)
+            else:
+                sandbox = await pool.take(ground, order.limits)
+        except BaseException as error:
             self._slots.release()
+            if added:
+                added.close()
+            if isinstance(error, CannotMount):
+                raise unmountable(error) from error
             raise
         try:
             outcome = await sandbox.run(order, on_output=on_output, on_usage=on_usage)
         finally:
             # The slot is free only when the old sandbox is gone, so teardown cannot pile up.
-            pool.discard(sandbox, ground).add_done_callback(self._freed)
+            gone = pool.discard(sandbox, ground)
+            gone.add_done_callback(self._freed)
+            if added:
+                gone.add_done_callback(lambda _: added.close())
         return outcome, sandbox.isolation
 
     def _freed(self, _: object) -> None:
         self._slots.release()
-
-
-async def _walled(
-    engine: Engine,
-    ground: Ground,
-    limits: Limits,
-    sources: tuple[inputs.Source, ...],
-    packages: Mount | None,
-) -> tuple[Wall, tuple[inputs.Source, ...]]:
-    """A wall, and the inputs that could not be mounted behind it."""
-    why = f"the engine {engine.name!r} cannot mount them"
-    copied = () if engine.capabilities.mounts else sources
-    while True:
-        if copied:
-            await asyncio.to_thread(inputs.check_room, copied, limits, why=why)
-        mounts = [source.mount for source in sources if source not in copied]
-        if packages:
-            mounts.append(packages)
-        if not mounts:
-            return await engine.create(ground, limits, waiting=False), copied
-        try:
-            wall = await cast(MountingEngine, engine).create_with(ground, limits, mounts)
-            return wall, copied
-        except CannotMount as cannot:
-            if cannot.mount is packages:
-                raise unmountable(cannot) from cannot
-            why = cannot.why
-            copied += tuple(one for one in sources if one.mount is cannot.mount)
 
 
 def _check_keepable(decision: Decision) -> None:

@@ -177,6 +177,17 @@ def test_s5_what_the_operator_does_not_allow_is_refused(
     assert box.run("import humanize; humanize.word").value == "'many'"
 
 
+@pytest.mark.parametrize("fresh_exec", [False, True])
+def test_s5_one_run_can_have_packages_too(
+    own: belljar.Belljar, box: belljar.Sandbox, *, fresh_exec: bool
+) -> None:
+    code = "import humanize, os; print(humanize.word, flush=True); os.system('count')"
+    result = own.run(code, packages=["humanize==4.*"], fresh_exec=fresh_exec)
+    assert result.stdout == "many\ncounted\n"
+    result = own.run("import humanize", fresh_exec=fresh_exec)
+    assert result.warnings == ("humanize can be had with packages=['humanize']",)
+
+
 def test_s5_packages_are_for_python_only(own: belljar.Belljar) -> None:
     with pytest.raises(Unsupported, match="packages"):
         belljar.Sandbox(own, language="bash", packages=["humanize"]).open()

@@ -603,6 +603,7 @@ REQUESTS: dict[str, st.SearchStrategy[Any]] = {
     "language_level": GARBAGE | st.just("full"),
     "need": GARBAGE | st.lists(st.sampled_from(NEEDS)),
     "limits": GARBAGE | st.builds(Limits, **{name: st.just(1) | GARBAGE for name in BOUNDS}),
+    "packages": GARBAGE | st.lists(GARBAGE | st.text()),
     "stdin": GARBAGE | st.binary(),
     "env": GARBAGE | MAPPINGS | st.dictionaries(NAMES, st.text()),
     "files": GARBAGE | MAPPINGS | st.dictionaries(NAMES, st.binary()),

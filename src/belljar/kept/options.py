@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from belljar.errors import InvalidRequest
 from belljar.policy.packages import parse_all
 
-OWN = ("max_runs", "idle_s", "lifetime_s", "checkpoints", "when_busy", "packages")
+OWN = ("max_runs", "idle_s", "lifetime_s", "checkpoints", "when_busy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,6 @@ class Options:
     """How many states are kept to go back to: one before each of the latest runs."""
     when_busy: str = "wait"
     """What a second caller gets while a run is under way: "wait" or "refuse"."""
-    packages: Sequence[str] = ()
     paths: Mapping[str, str | os.PathLike[str]]
     """Inputs that are on the host."""
     request: Mapping[str, Any]
@@ -39,7 +38,7 @@ class Options:
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or not 0 < value < 1e9:
                 raise InvalidRequest(f"{name}: must be a number of seconds above 0, not {value!r}")
-        parse_all(self.packages)
+        parse_all(self.request.get("packages", ()))
         if self.when_busy not in ("wait", "refuse"):
             raise InvalidRequest(f'when_busy: must be "wait" or "refuse", not {self.when_busy!r}')
 

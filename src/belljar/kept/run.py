@@ -118,7 +118,9 @@ class Run:
         )
         ticking = asyncio.ensure_future(self._tick())
         try:
-            await asyncio.sleep(0)  # input is for a run that the agent knows: the question goes first
+            await asyncio.sleep(
+                0
+            )  # input is for a run that the agent knows: the question goes first
             if stdin:
                 await talk.send(self._ask_id, stdin)
             await talk.send(self._ask_id, b"")

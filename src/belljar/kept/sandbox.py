@@ -71,9 +71,7 @@ class Sandbox:
         if self._held or self._ended:
             return
         self._jar = self._jar or Belljar()
-        self._held = held = await self._jar.keep(
-            self._options.request, packages=self._options.packages, paths=self._options.paths
-        )
+        self._held = held = await self._jar.keep(self._options.request, paths=self._options.paths)
         self._family = _Family(held)
         try:
             await self._set_up(held)

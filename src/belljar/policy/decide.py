@@ -19,6 +19,7 @@ from belljar.errors import (
     UnknownEngine,
     UnknownEnvironment,
     UnknownLanguage,
+    Unsupported,
 )
 from belljar.model import MIB, NEEDS, FilterMode, LanguageLevel, Limits, Need, Request
 from belljar.policy.limits import check_limits, check_minimum
@@ -83,6 +84,7 @@ def decide(
         raise InvalidRequest(f"fresh_exec: must be True or False, not {quote(request.fresh_exec)}")
     _check_level(request.language_level, language.name)
     mode, warnings = _filter(request.filter, language.name)
+    packages = _packages(request.packages, language.name)
 
     limits = check_limits(request.limits, settings)
     for name in ("memory_bytes", "processes"):
@@ -110,6 +112,7 @@ def decide(
             env=env,
             files=files,
             inputs=inputs,
+            packages=packages,
         ),
         filter=mode,
         warnings=warnings,
@@ -213,6 +216,19 @@ def _filter(mode: object, language: str) -> tuple[FilterMode, tuple[str, ...]]:
             hint='the static filter reads Python only; use filter="off" or "warn"',
         )
     return "off", (f"filter: not analysed, the static filter reads Python only, not {language}",)
+
+
+def _packages(given: object, language: str) -> tuple[str, ...]:
+    """In normal form. Which of them may be had depends on the environment as well, so that is
+    judged when the environment is known."""
+    if given == ():
+        return ()
+    from belljar.policy.packages import parse_all  # few runs want any
+
+    found = parse_all(given)
+    if found and language != "python":
+        raise Unsupported(f"packages: there are none for {language}", hint="they are for Python")
+    return tuple(map(str, found))
 
 
 def _files(

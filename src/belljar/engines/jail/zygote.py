@@ -279,8 +279,7 @@ class _Zygote:
                 self._leave(stream, entrances)
                 if not os.read(mapped, 1):
                     os._exit(1)
-                mounts_given = given.hold(passed[1 + len(entrances) :], order["mounts"])
-                return self._plan(order, mounts_given), stream
+                return self._plan(order, passed[1 + len(entrances) :], order["mounts"]), stream
             userns.write_sandbox_map(pid, order["id"])
             if self._blueprint.kept:
                 self._families[order["number"]] = family.Parent.young(pid, pidfd, network)
@@ -308,7 +307,7 @@ class _Zygote:
         if isinstance(branch, list):
             self._leave(stream, entrances)
             places = [{"place": place, "folder": True} for place in given.INHERITED]
-            return self._plan(order, given.hold(branch, places), family=to_parent), stream
+            return self._plan(order, branch, places, to_parent), stream
         self._families[order["number"]] = branch
         self._watch(branch.pidfd, None)
         return None
@@ -338,20 +337,14 @@ class _Zygote:
             fault(stream, "cgroup", f"the kernel did not let it in: {error}", CGROUP_HINT)
             os._exit(1)
 
-    def _plan(
-        self,
-        order: dict,  # type: ignore[type-arg]
-        mounts_given: list[given.Given],
-        *,
-        family: int = -1,
-    ) -> contain.Sandbox:
+    def _plan(self, order: dict, mounts: list, places: list, family: int = -1) -> contain.Sandbox:  # type: ignore[type-arg]
         return contain.Sandbox(
             self._blueprint,
             order["disk_bytes"],
             order["disk_files"],
             order["cpus"],
             rehearse=order["rehearse"],
-            given=mounts_given,
+            given=given.hold(mounts, places),
             family=family,
         )
 

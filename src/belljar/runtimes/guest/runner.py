@@ -174,6 +174,9 @@ def reseed() -> None:
 def _run_python(path: str, report: object) -> None:
     sys.argv = [path]
     sys.orig_argv = [sys.executable, path]
+    for folder in os.environ.get("PYTHONPATH", "").split(":"):  # as a new start would
+        if folder and folder not in sys.path:
+            sys.path.append(folder)
     sys.path.insert(0, os.path.dirname(path))
     _make_room(os.path.dirname(path))
     known = len(sys.modules)
