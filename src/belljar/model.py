@@ -75,8 +75,6 @@ class Request:
     """Put into /data/input, which the code can read and not change."""
     packages: Sequence[str] = ()
     """Python packages beyond the environment's, each a name with versions."""
-    packages: Sequence[str] = ()
-    """Python packages beyond the environment's, each a name with versions."""
     filter: FilterMode = "off"
     language_level: LanguageLevel = "full"
     """"restricted": compiled by RestrictedPython, behind the same wall."""
