@@ -24,6 +24,8 @@ import belljar
 from belljar import errors
 from belljar.cli import main, run, say, verdict
 from belljar.cli.app import app
+from belljar.engines import registry
+from belljar.engines.base import Capabilities
 from belljar.engines.linux import root
 from belljar.environments import catalogue
 from belljar.model import GIB, KIB, MIB, Limits, Result, Status
@@ -469,3 +471,19 @@ def test_i8_what_does_not_apply_behind_a_wall_is_documented() -> None:
     for engine in ("jail", "docker", "gvisor", "microvm", "wasm"):
         for probe in re.findall(r"\b[A-Z]{2}-\d\d\b", cells[engine]):
             assert (engine, probe) in known, f"{probe} does apply behind {engine}"
+
+
+def test_i5_the_table_of_what_engines_can_do_is_the_code() -> None:
+    """Every capability, for every engine of ours."""
+    text = section(ROOT / "docs" / "engines.md", "What each can do")
+    head = next(line for line in text.splitlines() if line.startswith("| capability"))
+    assert quoted(head) == list(registry.BUILT_IN)
+    documented = {quoted(cells[0])[0]: cells[2:] for cells in rows(text)}
+    assert set(documented) == {field.name for field in dataclasses.fields(Capabilities)}
+    for number, engine in enumerate(registry.BUILT_IN):
+        for name, value in vars(registry.capabilities(engine)).items():
+            if value is None or isinstance(value, frozenset):
+                shown = "all" if value is None else ", ".join(sorted(value))
+            else:
+                shown = {True: "yes", False: "no"}[value] if type(value) is bool else str(value)
+            assert documented[name][number] == shown, f"{name} of {engine}"

@@ -10,7 +10,7 @@ from belljar.engines.choice import ORDERS, REQUIREMENTS, Choice, Wanted, check, 
 from belljar.errors import EngineUnavailable, Unsupported
 from belljar.model import NEEDS
 
-EVERYTHING = Capabilities()
+EVERYTHING = Capabilities(kept=True)
 PLAIN = Wanted(
     needs=(),
     language="python",
@@ -107,6 +107,7 @@ def test_i6_a_container_is_as_strong_as_its_runtime(
         {"processes": True},
         {"files": True},
         {"disk_files": True},
+        {"kept": True},
     ],
 )
 def test_i6_what_a_wall_cannot_do_is_passed_over(uses: dict[str, object]) -> None:
@@ -137,6 +138,7 @@ def test_i6_only_what_the_operator_allows() -> None:
         ({"language": "go"}, "cannot run go, only javascript, python"),
         ({"environment": "data"}, "cannot give the environment 'data', only base"),
         ({"fresh_exec": True}, "fresh_exec"),
+        ({"kept": True}, "from run to run"),
         ({"live_stdin": True}, "stdin_descriptor"),
         ({"processes": True}, "processes"),
         ({"files": True}, "files, inputs"),

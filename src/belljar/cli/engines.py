@@ -160,6 +160,11 @@ def limits_of(capabilities: dict[str, Any]) -> list[str]:
         for name in ("processes", "fresh_exec", "live_stdin", "files", "disk_files")
         if capabilities.get(name) is False
     ]
+    if capabilities.get("kept") is False:
+        found.append("kept sandboxes")
+    else:
+        of_kept = ("branches", "mounts", "terminals")
+        found += [f"{name} of kept sandboxes" for name in of_kept if not capabilities.get(name)]
     return found
 
 

@@ -39,6 +39,7 @@ class WasmEngine:
         fresh_exec=False,
         live_stdin=True,
         own_environments=True,
+        terminals=False,
     )
     interpreter = "python3"
 
