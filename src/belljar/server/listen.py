@@ -119,6 +119,9 @@ class _Bounded(HttpToolsProtocol):
         if more and not self.transport.is_closing():
             self._clock = self.loop.call_later(LINGER_S, self.transport.close)
 
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, body("invalid_request", msg, "is it HTTP/1.1?"))
+
     def _between_requests(self) -> bool:
         return self.cycle is None or (self.cycle.response_complete and not self.cycle.more_body)
 

@@ -19,7 +19,7 @@ from belljar.server.signin import SignIn
 from belljar.server.state import State
 from belljar.server.tenants import DAY_S, Quotas, Tenant
 
-REFRESH_S = 2.0
+REFRESH_S = 1.0
 """How often keys and quotas are read again: a removed key works no longer than that."""
 log = structlog.get_logger("belljar.server")
 
