@@ -7,6 +7,7 @@ import dataclasses
 import functools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from belljar.engines.base import Ground
 from belljar.environments import catalogue, folders
@@ -17,6 +18,7 @@ from belljar.errors import (
     InvalidRequest,
     UnknownEnvironment,
     UnknownLanguage,
+    Unsupported,
 )
 from belljar.model import ErrorInfo, Limits, Request, Status
 from belljar.policy.limits import check_minimum
@@ -78,6 +80,19 @@ def with_packages(order: Order, folders: list[str]) -> Order:
     env = dict(order.env)
     make_known(env, folders)
     return dataclasses.replace(order, env=env)
+
+
+def driver(request: Request, ground: Ground) -> dict[str, Any] | None:
+    """What holds the state of a kept sandbox, if it is not the Python interpreter."""
+    language = languages.get(request.language)
+    driver = language.drive(environment_path=ground.mount, limits=request.limits)
+    if driver is None and language.name != "python":
+        able = [one.name for one in languages.BUILT_IN if one.driver or one.name == "python"]
+        raise Unsupported(
+            f"language: {language.name} keeps no state between runs",
+            hint=f"a kept sandbox can be had for {', '.join(able)}",
+        )
+    return driver
 
 
 @functools.lru_cache(maxsize=256)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from belljar.conversation import Conversation
 from belljar.engines.base import Branch, CannotMount, Engine, Ground, MountingEngine
@@ -27,6 +27,8 @@ class Held:
     request: Request
     """What was asked for, without code."""
     env: Mapping[str, str]
+    driver: Mapping[str, Any] | None
+    """What holds the state; None: the Python interpreter."""
     reason: str
     warnings: tuple[str, ...]
     maximum_s: float
@@ -47,6 +49,14 @@ class Held:
                 self.request, code=code, limits=limits, stdin=given, files={}, inputs={}
             )
         )
+
+    def check_copies(self) -> None:
+        """A Python interpreter can be copied while it holds state; other programs cannot."""
+        if self.driver:
+            raise Unsupported(
+                f"checkpoints, rollback and fork are for Python, not for {self.request.language}",
+                hint="restart() begins anew",
+            )
 
     async def branch(self) -> tuple[Held, Branch]:
         """A wall for a copy of this sandbox, and how the copy gets there."""

@@ -184,6 +184,7 @@ class Service:
         engine = pool.engine
         ground = dataclasses.replace(await self._ground(pool, environment, tier), kept=True)
         order = execution.order(request, ground, engine.interpreter)
+        driver = execution.driver(request, ground)
         sets = await self._packages(request, environment, engine)
         try:
             wall, copied = await inputs.walled(engine, ground, request.limits, sources, sets.mounts)
@@ -201,6 +202,7 @@ class Service:
             ground=ground,
             request=request,
             env=order.env,
+            driver=driver,
             reason=reason,
             warnings=(*decision.warnings, *warnings),
             maximum_s=self.settings.maxima.timeout_s,

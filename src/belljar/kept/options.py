@@ -18,8 +18,9 @@ class Options:
     max_runs: int = 20
     idle_s: float = 600.0
     lifetime_s: float = 3600.0
-    checkpoints: int = 8
-    """How many states are kept to go back to: one before each of the latest runs."""
+    checkpoints: int | None = None
+    """How many states are kept to go back to: one before each of the latest runs. None: 8 for
+    Python, which alone can have any."""
     when_busy: str = "wait"
     """What a second caller gets while a run is under way: "wait" or "refuse"."""
     paths: Mapping[str, str | os.PathLike[str]]
@@ -30,6 +31,8 @@ class Options:
     def __post_init__(self) -> None:
         for name, least, most in (("max_runs", 1, 1_000_000), ("checkpoints", 0, 64)):
             value = getattr(self, name)
+            if name == "checkpoints" and value is None:
+                continue
             if type(value) is not int or not least <= value <= most:
                 raise InvalidRequest(
                     f"{name}: must be a whole number of {least} to {most}, not {value!r}"

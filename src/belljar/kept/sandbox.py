@@ -27,6 +27,7 @@ from belljar.policy.variables import check_variables
 WhenBusy = Literal["wait", "refuse"]
 WORKSPACE = "/workspace"
 KILL_S = 5.0
+CHECKPOINTS = 8
 
 
 class Sandbox:
@@ -83,7 +84,7 @@ class Sandbox:
     async def _set_up(self, held: Held) -> None:
         talk = held.conversation
         inside = self._apply(held)
-        await talk.ask("set_up", checkpoints=self._options.checkpoints, **_set_up(held, inside))
+        await talk.ask("set_up", checkpoints=self._states(held), **_set_up(held, inside))
         for name, content in held.request.files.items():
             await self.files.write(f"{WORKSPACE}/{name}", content)
         for name, content in held.request.inputs.items():
@@ -300,10 +301,19 @@ class Sandbox:
         """Variables and files are again what they were before that run."""
         async with self._taking_turns():
             held = self._usable(state=False)
+            held.check_copies()
             told = await self._ask(held, "rollback", run=run_id, next_run=self._runs + 1)
             self._lost = ""
             known = told.get("checkpoints")
             self._checkpoints = tuple(map(run.whole, known)) if isinstance(known, list) else ()
+
+    async def restart(self) -> None:
+        """A new interpreter: variables and checkpoints are gone, files stay."""
+        async with self._taking_turns():
+            held = self._usable(state=False)
+            await self._ask(held, "restart", next_run=self._runs + 1)
+            self._lost = ""
+            self._checkpoints = ()
 
     async def fork(self, count: int = 1, *, at: int | None = None) -> list[Sandbox]:
         """Independent sandboxes with the same variables and files, as they are now or were before
@@ -323,6 +333,7 @@ class Sandbox:
 
     async def _branch(self, at: int | None) -> Sandbox:
         held = self._usable(state=at is None)
+        held.check_copies()
         assert self._family is not None
         other, branch = await held.branch()
         child = Sandbox(self._jar)
@@ -357,14 +368,21 @@ class Sandbox:
         await self._ask(
             held,
             "adopt",
-            checkpoints=self._options.checkpoints,
+            checkpoints=self._states(held),
             set_up={**given, "reseed": False},
         )
+
+    def _states(self, held: Held) -> int:
+        """How many checkpoints there are to be."""
+        wanted = self._options.checkpoints
+        if wanted:
+            held.check_copies()
+        return (0 if held.driver else CHECKPOINTS) if wanted is None else wanted
 
     def _apply(self, held: Held) -> Inside:
         """Checkpoints are processes, too, but not the code's."""
         limits = held.request.limits
-        processes = limits.processes + self._options.checkpoints + 2
+        processes = limits.processes + self._states(held) + 3
         inside = held.conversation.wall.apply(dataclasses.replace(limits, processes=processes))
         if inside.watch_memory_bytes and held.engine.capabilities.branches:
             # Branches are seen in their parent, so nobody can watch one alone: each process has
@@ -429,9 +447,9 @@ class Sandbox:
         if state and self._lost:
             raise SandboxLost(
                 f"the state of this sandbox is lost: {self._lost}",
-                hint="rollback() to a checkpoint, or make a new one"
+                hint="rollback() to a checkpoint, or restart()"
                 if self._checkpoints
-                else "make a new one",
+                else "restart() begins anew",
             )
         return self._held
 
@@ -485,4 +503,5 @@ def _set_up(held: Held, inside: Inside) -> dict[str, Any]:
         "woken": inside.wake_up() if inside.woken else None,
         "watch_memory_bytes": inside.watch_memory_bytes,
         "cpus": inside.cpus,
+        "driver": held.driver,
     }

@@ -162,6 +162,10 @@ class Sandbox:
         """Variables and files are again what they were before that run."""
         self._call(self._opened().rollback(run_id))
 
+    def restart(self) -> None:
+        """A new interpreter: variables and checkpoints are gone, files stay."""
+        self._call(self._opened().restart())
+
     def fork(self, count: int = 1, *, at: int | None = None) -> list[Sandbox]:
         """Independent sandboxes with the same variables and files, as they are now or were before
         the run `at`. Threads that were running are not in them."""

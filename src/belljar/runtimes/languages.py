@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
 
 from belljar.errors import UnknownLanguage
 from belljar.model import MIB, Limits
@@ -25,6 +27,16 @@ class Launch:
     compile_argv: tuple[str, ...]
     """A stage of its own: when it fails, its exit code and standard error are the run's."""
     variables: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Driver:
+    """A program that holds the state of a kept sandbox (runtimes/guest/translator.py)."""
+
+    argv: tuple[str, ...]
+    """With the placeholders of a Language, and {script}: the text of `script`."""
+    script: Path
+    cells: Literal["json", "shell"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +59,8 @@ class Language:
     minimum_memory_bytes: int
     minimum_processes: int
     """Threads count as processes; below this the runtime hangs or aborts before the code starts."""
+    driver: Driver | None = None
+    """None: it cannot be kept, or is Python, which holds its state itself."""
 
     def launch(
         self, *, environment_path: str, limits: Limits, interpreter: str = "python3"
@@ -68,6 +82,18 @@ class Language:
             compile_argv=tuple(map(filled, self.compile_argv)),
             variables={name: filled(value) for name, value in variables.items()},
         )
+
+    def drive(self, *, environment_path: str, limits: Limits) -> dict[str, Any] | None:
+        """What a kept sandbox is told about its driver."""
+        if self.driver is None:
+            return None
+        script = self.driver.script.read_text(encoding="utf-8")
+        words = {"environment": environment_path, "script": script}
+        return {
+            "argv": [fill(word, limits=limits, **words) for word in self.driver.argv],
+            "script": script,
+            "cells": self.driver.cells,
+        }
 
 
 def fill(text: str, *, limits: Limits, **words: str) -> str:
@@ -92,6 +118,27 @@ COMMON_VARIABLES: Mapping[str, str] = {
 # lowered: a program that really needs more must end in the wall's out-of-memory verdict, not in
 # V8's abort.
 _NODE = ("{environment}/bin/node", "--max-old-space-size={memory_mib}")
+
+_DRIVERS = Path(__file__).parent / "drivers"
+
+
+def _node_driver(language: str) -> Driver:
+    return Driver(
+        # The internals are for import(), which Node offers to scripts that it compiled itself.
+        argv=(
+            *_NODE,
+            "--expose-internals",
+            "--disable-warning=internal/test/binding",
+            "--disable-warning=ExperimentalWarning",
+            "-e",
+            "{script}",
+            "--",
+            language,
+        ),
+        script=_DRIVERS / "javascript.js",
+        cells="json",
+    )
+
 
 # Measured: node needs 11 threads; go build with GOMAXPROCS=1 needs 13 to 16.
 _NODE_PROCESSES = 16
@@ -119,6 +166,7 @@ BUILT_IN: tuple[Language, ...] = (
         environment="node",
         minimum_memory_bytes=64 * MIB,
         minimum_processes=_NODE_PROCESSES,
+        driver=_node_driver("javascript"),
     ),
     # Stripping types alone would refuse enums, namespaces and parameter properties.
     Language(
@@ -134,6 +182,7 @@ BUILT_IN: tuple[Language, ...] = (
         environment="node",
         minimum_memory_bytes=64 * MIB,
         minimum_processes=_NODE_PROCESSES,
+        driver=_node_driver("typescript"),
     ),
     Language(
         name="bash",
@@ -142,6 +191,11 @@ BUILT_IN: tuple[Language, ...] = (
         argv=("/bin/bash", "{file}"),
         minimum_memory_bytes=8 * MIB,
         minimum_processes=2,
+        driver=Driver(
+            argv=("/bin/bash", "--noprofile", "--norc", "--noediting", "+m", "-i"),
+            script=_DRIVERS / "bash.sh",
+            cells="shell",
+        ),
     ),
     # Go counts the machine's cores, not the run's share: on a large machine its threads alone
     # would reach the limit of processes.

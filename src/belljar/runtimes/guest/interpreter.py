@@ -1,7 +1,8 @@
 """The process that holds a kept sandbox's Python state: it runs one cell after the other.
 
 It talks to the keeper on descriptor 3, in JSON lines:
-    keeper → here   {"set_up": {env, rlimits, folder, …}}
+    keeper → here   {"set_up": {env, rlimits, folder, …}}; with a driver it is another language's
+                    state that is held, by translator.py
                     {"cell": {code, name}} with a descriptor for standard input
                     {"packages": folders} that can be imported from now on
                     {"leave": run}: a checkpoint, before that run
@@ -27,7 +28,7 @@ import sys
 import types
 from collections.abc import Callable
 
-from . import runner
+from . import runner, translator
 from .found import make_importable
 from .lines import Broken, Lines
 from .notebook import Notebook
@@ -77,11 +78,15 @@ class _Interpreter:
     def serve(self) -> None:
         while True:
             talk = self._lines
-            for order in talk.fill():
+            orders = talk.fill()
+            while orders:
+                order = orders.pop(0)
                 if "cell" in order:
                     self._cell(order["cell"])
                 elif "set_up" in order:
                     _set_up(order["set_up"])
+                    if order["set_up"].get("driver"):
+                        translator.live(talk, order["set_up"]["driver"], orders)
                 elif "packages" in order:
                     make_importable(order["packages"])
                 elif "leave" in order:

@@ -1,7 +1,8 @@
 """Pid 1 of a sandbox that is kept: it holds an interpreter, runs commands, reads and writes files.
 
 The host asks (ASK) and is answered once (ANSWER), at the end of what takes long:
-    set_up      {env, rlimits, folder, package_path, woken, checkpoints, watch_memory_bytes, cpus}
+    set_up      {env, rlimits, folder, package_path, woken, checkpoints, watch_memory_bytes, cpus,
+                driver: {argv, script, cells} of a language other than Python}
     run         {code, name, run, output_bytes}; its channel has the standard streams
     interrupt   KeyboardInterrupt in the run, or SIGINT for a program
     kill        ends the interpreter; its state is lost
@@ -167,6 +168,7 @@ class Keeper:
             "folder": ask["folder"],
             "package_path": ask["package_path"],
             "reseed": bool(ask["woken"]),
+            "driver": ask["driver"],
         }
         make_known(self.set_up["env"], self.set_up["package_path"])
         self.checkpoints.most = ask["checkpoints"]

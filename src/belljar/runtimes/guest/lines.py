@@ -29,7 +29,14 @@ class Lines:
         self._descriptors: list[int] = []
 
     def send(self, content: dict, descriptors: tuple[int, ...] = ()) -> None:  # type: ignore[type-arg]
-        data = memoryview(json.dumps(content).encode() + b"\n")
+        self.write(self.encode(content), descriptors)
+
+    @staticmethod
+    def encode(content: dict) -> bytes:  # type: ignore[type-arg]
+        return json.dumps(content).encode() + b"\n"
+
+    def write(self, content: bytes, descriptors: tuple[int, ...] = ()) -> None:
+        data = memoryview(content)
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         try:
             with self._sending:

@@ -118,7 +118,7 @@ class Runs:
         self._keeper.meter.begin()
         stdin, ours = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(ours, False)
-        order = {"code": ask["code"], "name": ask["name"]}
+        order = {"code": ask["code"], "name": ask["name"], "run": ask["run"]}
         cell = _Cell(ask["id"], ask["run"], ask["output_bytes"], Feed(self._keeper, ours))
         try:
             self.tell({"cell": order}, (stdin,))
@@ -215,8 +215,13 @@ class Runs:
         return {}
 
     def ask_restart(self, ask: dict) -> dict:  # type: ignore[type-arg]
-        self._kill()
+        old = self.state
+        self.abandon()
         self._keeper.checkpoints.drop_all()
+        for descriptor in (old.stdout, old.stderr) if old else ():
+            os.close(descriptor)
+        for early in self._early.values():
+            early.clear()
         self._take(self._keeper.fork(interpreter=True))
         self.tell({"set_up": self._keeper.set_up})
         self._keeper.checkpoints.leave(ask["next_run"])
