@@ -17,6 +17,7 @@ OUTPUT_BYTES = 8 * MIB
 ALL_BYTES = 32 * MIB
 _MIME = re.compile(r"[a-z]+/[a-zA-Z0-9.+_-]{1,100}")
 _MOST_TYPES = 20
+_MOST_BRACKETS = 500
 
 
 def read(told: object) -> Output | None:
@@ -58,10 +59,12 @@ def _piece(value: object) -> str | bytes | None:
 
 
 def _small(metadata: Mapping[str, Any]) -> bool:
+    """Also not so deep that whoever writes it as JSON fails, and without numbers that are none."""
     try:
-        return len(json.dumps(metadata)) <= 65536
-    except (TypeError, ValueError):
+        text = json.dumps(metadata, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
         return False
+    return len(text) <= 65536 and text.count("[") + text.count("{") <= _MOST_BRACKETS
 
 
 def fraction(value: object) -> float:

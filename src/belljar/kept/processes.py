@@ -15,6 +15,8 @@ from belljar.model import Limits, Result
 
 SHELL = ("/bin/bash", "-c")
 SEARCH = ("/usr/bin/env",)
+_EVENT_BYTES = 200
+"""What holding a piece of output takes beside it: a program may print byte by byte."""
 _MOST_ARGUMENTS, _ARGUMENT_BYTES = 1000, 100_000
 
 
@@ -143,9 +145,9 @@ class Process:
         kept[stream] += data[: max(0, self._limits.output_bytes - len(kept[stream]))]
         name = "stdout" if stream == 1 else "stderr"
         self._printed.append(events.Printed(stream=name, data=data))
-        self._printed_bytes += len(data)
+        self._printed_bytes += len(data) + _EVENT_BYTES
         while self._printed_bytes > 2 * self._limits.output_bytes and len(self._printed) > 1:
-            self._printed_bytes -= len(self._printed.pop(0).data)
+            self._printed_bytes -= len(self._printed.pop(0).data) + _EVENT_BYTES
             self._forgotten += 1
         self._tell()
 

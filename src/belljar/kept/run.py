@@ -19,6 +19,8 @@ TICK_S = 0.25
 INTERRUPT_S = 2.0
 """Code that is out of time gets KeyboardInterrupt, and this long to come to an end by itself."""
 KILL_S = 5.0
+INSIST_S = 0.3
+"""Between interrupts of a run that nobody wants any more: the first may come before the code does."""
 _MOST_EVENTS = 10_000
 
 
@@ -54,6 +56,8 @@ class Run:
         self._events: deque[events.Event] = deque(maxlen=_MOST_EVENTS)
         self._news = asyncio.Event()
         self.on_event: Callable[[events.Event], None] | None = None
+        """What it raises interrupts the run and is raised to whoever waits for the result."""
+        self._refused: Exception | None = None
         self._task: asyncio.Task[Result] | None = None
 
     def start(self, code: str, *, stdin: bytes) -> None:
@@ -134,7 +138,11 @@ class Run:
             raise
         finally:
             ticking.cancel()
-        return self._make_result({**told, "timed_out": timed_out, **self._collected()})
+        self._lost_outputs += whole(told.get("unheard"))
+        result = self._make_result({**told, "timed_out": timed_out, **self._collected()})
+        if self._refused:
+            raise self._refused
+        return result
 
     async def _wait(self, asked: asyncio.Future[dict[str, Any]]) -> bool:
         """Until the code has ended; True when that took a time-out."""
@@ -144,11 +152,12 @@ class Run:
             if self._killed:
                 await self._end(asked, "kill", KILL_S)
                 return False
-            if self._interrupted:
+            left_s = self._deadline - loop.time()
+            if self._interrupted or self._refused:
                 self._interrupted = False
                 await self._conversation.ask("interrupt")
+                left_s = min(left_s, INSIST_S) if self._refused else left_s
             changed = asyncio.ensure_future(self._changed.wait())
-            left_s = self._deadline - loop.time()
             await asyncio.wait(
                 (asked, changed), timeout=max(0.0, left_s), return_when=asyncio.FIRST_COMPLETED
             )
@@ -196,9 +205,10 @@ class Run:
         if stream not in self._head:
             return
         kept = self._tail if stream in self._in_tail else self._head
-        room = self._limits.output_bytes - len(kept[stream])
-        kept[stream] += data[: max(0, room)]
-        if stream not in self._in_tail:
+        # An honest agent sends no more than fits; what a dishonest one sends is not held.
+        data = data[: max(0, self._limits.output_bytes - len(kept[stream]))]
+        kept[stream] += data
+        if data and stream not in self._in_tail:
             self._tell(events.Printed(stream="stdout" if stream == 1 else "stderr", data=data))
 
     def _heard(self, event: Mapping[str, Any]) -> None:
@@ -232,8 +242,12 @@ class Run:
         self._tell(events.Shown(output=output))
 
     def _tell(self, event: events.Event) -> None:
-        if self.on_event:
-            self.on_event(event)
+        if self.on_event and not self._refused:
+            try:
+                self.on_event(event)
+            except Exception as error:
+                self._refused = error
+                self.interrupt()
         self._events.append(event)
         self._news.set()
 
@@ -306,7 +320,17 @@ def uncaught(told: Mapping[str, Any]) -> ErrorInfo | None:
     if not isinstance(error, dict):
         return None
     name, message, trace = (
-        str(error.get(key, ""))[:65536].encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-        for key in ("name", "message", "traceback")
+        plain(str(error.get(key, ""))[:65536]) for key in ("name", "message", "traceback")
     )
     return ErrorInfo(name=name, message=message, traceback=trace)
+
+
+def value(told: Mapping[str, Any]) -> str | None:
+    """The last expression."""
+    text = told.get("value")
+    return plain(text[: outputs.OUTPUT_BYTES]) if isinstance(text, str) else None
+
+
+def plain(text: str) -> str:
+    """Text that every UTF-8 stream takes."""
+    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")

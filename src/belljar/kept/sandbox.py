@@ -180,7 +180,6 @@ class Sandbox:
             done = (run.whole(item) for item in known)
             self._checkpoints = tuple(one for one in done if one <= self._runs)
         exit_code = told.get("exit_code")
-        value = told.get("value")
         error = run.uncaught(told)
         warnings = list(held.warnings)
         if hint := held.packages.hint(error):
@@ -204,7 +203,7 @@ class Sandbox:
             engine_reason=held.reason,
             isolation=held.conversation.isolation,
             warnings=tuple(warnings),
-            value=value if isinstance(value, str) else None,
+            value=run.value(told),
             outputs=told["outputs"],
             run_id=self._runs,
             state_kept=not lost,
@@ -340,7 +339,7 @@ class Sandbox:
         child._own_jar = False
         child._options = self._options
         child._held = other
-        child._family = self._family.join()
+        child._family = self._family.branch(other)
         try:
             descriptors = (branch.family, *branch.entrances)
             adopting = asyncio.ensure_future(child._adopt(other))
@@ -412,7 +411,7 @@ class Sandbox:
         assert self._held is not None and self._family is not None
         if self._now:
             self._now.cancel()
-        await self._family.leave(self._held)
+        await self._family.leave()
         if self._own_jar and self._jar:
             await self._jar.close()
 
@@ -470,28 +469,37 @@ class Sandbox:
 
 
 class _Family:
-    """A sandbox and its branches, which live inside its walls: those fall when the last one is
-    closed."""
+    """A sandbox and those branches of it that still live, inside its walls: the walls of one that
+    was closed stand until the last of them is gone, and nothing else is left within them."""
 
-    def __init__(self, root: Held) -> None:
-        self._root = root
-        self._left = 1
-        self._parked: list[Held] = []
+    def __init__(self, held: Held, parent: _Family | None = None) -> None:
+        self._held = held
+        self._parent = parent
+        self._inside: set[_Family] = set()
+        self._left = False
 
-    def join(self) -> _Family:
-        self._left += 1
-        return self
+    def branch(self, held: Held) -> _Family:
+        found = _Family(held, self)
+        self._inside.add(found)
+        return found
 
-    async def leave(self, held: Held) -> None:
-        self._left -= 1
-        self._parked.append(held)
-        if self._left == 0:
-            await asyncio.gather(*(one.release() for one in reversed(self._parked)))
+    async def leave(self) -> None:
+        self._left = True
+        if not self._inside:
+            await self._fall()
             return
         try:
-            await held.conversation.ask("kill", within_s=KILL_S)
+            await self._held.conversation.ask("empty", within_s=KILL_S)
         except (SandboxLost, Refusal):
             pass
+
+    async def _fall(self) -> None:
+        await self._held.release()
+        parent = self._parent
+        if parent:
+            parent._inside.discard(self)
+            if parent._left and not parent._inside:
+                await parent._fall()
 
 
 def _set_up(held: Held, inside: Inside) -> dict[str, Any]:

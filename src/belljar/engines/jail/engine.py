@@ -16,7 +16,7 @@ from belljar.engines.linux import cgroups
 from belljar.engines.linux.cgroups.removal import removed
 from belljar.engines.linux.pidfd import exited, kill
 from belljar.engines.making import DestroyedOnce, Making
-from belljar.errors import EngineError, EngineUnavailable
+from belljar.errors import EngineError, EngineUnavailable, Unsupported
 from belljar.model import GIB, Limits, Usage
 from belljar.runtimes.interpreter import base_interpreter
 from belljar.settings import Settings
@@ -141,6 +141,13 @@ class JailEngine:
     async def branch(self, parent: Wall, limits: Limits) -> Branch:
         """A wall inside `parent`'s for a copy of its interpreter to move into."""
         assert isinstance(parent, JailWall)
+        if not parent.zygote.landlock_abi:
+            # The new wall is built where the parent's code has every capability over it; nothing
+            # else keeps that code from writing into the builder's memory.
+            raise Unsupported(
+                "a sandbox cannot be branched safely without Landlock",
+                hint="add landlock to the kernel's lsm= parameter (Linux 5.13 or newer)",
+            )
         with contextlib.ExitStack() as undo:
             try:
                 group = self._group(limits)

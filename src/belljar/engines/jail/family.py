@@ -20,6 +20,8 @@ from belljar.engines.linux.places import GID, UID
 
 from . import netns
 
+SPAWN_S = 5.0
+
 
 class Parent:
     """What it takes to make a sandbox inside another one."""
@@ -53,6 +55,8 @@ def spawn(parent: Parent, flags: int, inherited: Sequence[str]) -> Parent | list
     if pid:
         theirs.close()
         with ours:
+            # The processes in between are for a moment where the code could stop them.
+            ours.settimeout(SPAWN_S)
             _, handles, _, _ = socket.recv_fds(ours, 1, 4)
         if len(handles) != 4:
             raise OSError("the kernel refused a sandbox inside this one")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from .files import Refused
@@ -41,7 +42,11 @@ class Checkpoints:
 
     def keep(self, run: int, control: int, current: State) -> None:
         """A copy of `current` waits, and listens at `control`."""
-        copy = State(-1, Lines(control), current.stdout, current.stderr)
+        try:
+            copy = State(-1, Lines(control), current.stdout, current.stderr)
+        except OSError as error:
+            os.close(control)
+            raise Broken("a checkpoint without a socket") from error
         if run in self._copies:
             self._drop(run)
         self._copies[run] = copy

@@ -35,6 +35,7 @@ from .notebook import Notebook
 
 _CONTROL = 3
 _CHECKPOINT_OOM = b"900"
+_NOBODY = -1
 _LIKE_A_RUN = {"cell": {"code": "1 + 1", "name": ""}, "done": {"value": "2", "error": None}}
 _PR_CAPBSET_DROP, _PR_SET_SECUREBITS = 24, 28
 _SECUREBITS = 0b1110_1111
@@ -108,30 +109,35 @@ class _Interpreter:
             self._lines.send(news)
 
     def _cell(self, cell: dict) -> None:  # type: ignore[type-arg]
-        (stdin,) = self._lines.take(1)
         self._reap()
-        os.dup2(stdin, 0)
-        os.close(stdin)
+        for stdin in self._lines.take(1):  # none when the code holds all descriptors there are
+            os.dup2(stdin, 0)
+            os.close(stdin)
         ended = self._notebook.run(cell["code"], cell["name"])
         ended["threads"] = _threads() - 1
-        self._lines.send({"done": ended})
+        self._lines.send({"done": ended, "run": cell["run"]})
 
     # -- copies ----------------------------------------------------------------------------------
 
     def _leave(self, run: int) -> None:
         """Leaves a copy behind that waits: after one run for the next, when nobody waits for us."""
         self._reap()
-        ours, theirs = socket.socketpair()
-        self._parting = _orphan()
-        if self._parting == 0:
-            ours.close()
-            self._continue_on(theirs.detach())
-            _prefer_to_kill(_CHECKPOINT_OOM)
-            self._lines.send({"hello": os.getpid()})
-            return
-        theirs.close()
-        self._lines.send({"checkpoint": run}, (ours.fileno(),))
-        ours.close()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError:
+            return  # the code holds all descriptors there are: no way back to here
+        with ours, theirs:
+            try:
+                self._parting = _orphan()
+            except OSError:
+                return  # or all processes
+            if self._parting == 0:
+                ours.close()
+                self._continue_on(theirs.detach())
+                _prefer_to_kill(_CHECKPOINT_OOM)
+                self._lines.send({"hello": os.getpid()})
+                return
+            self._lines.send({"checkpoint": run}, (ours.fileno(),))
         self._own_memory()
 
     def _own_memory(self) -> None:
@@ -151,7 +157,8 @@ class _Interpreter:
         """The process between us and the latest copy has exited by now; code must not see it."""
         if self._parting:
             try:
-                os.waitpid(self._parting, 0)
+                if self._parting != _NOBODY:
+                    os.waitpid(self._parting, 0)
             except ChildProcessError:
                 pass  # code that reaps everything has reaped it
             self._parting = 0
@@ -169,7 +176,10 @@ class _Interpreter:
             _join(namespaces)
 
         self._reap()
-        self._parting = _orphan(move)
+        try:
+            self._parting = _orphan(move)
+        except OSError:  # the code holds all processes there are: the other keeper hears nothing
+            self._parting = _NOBODY
         for descriptor in (*entrances, *namespaces):
             os.close(descriptor)
         if self._parting:

@@ -68,6 +68,8 @@ class Lines:
         self._buffer += data
         if len(self._buffer) > MAX_LINE:
             raise Broken("a line without an end")
+        if b"\n" not in data:
+            return []
         *lines, rest = self._buffer.split(b"\n")
         self._buffer = rest
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import TYPE_CHECKING, Any
 
 from . import protocol
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     from .keeper import Keeper
 
 _READ = 256 * 1024
+_MOST_READS = 16
+"""Of a stream when its run has ended: more than a pipe holds, but not for ever, where a process in
+the background goes on printing."""
+_NEWS = {"output", "progress", "extend"}
+_EVENTS, _EVENTS_PER_S = 1000, 100
+"""What a run may tell beside its output; the host hears each one, and has others to listen to."""
 
 
 class _Cell:
@@ -29,6 +36,16 @@ class _Cell:
         self.run = run
         self.spools = {1: Spool(output_bytes), 2: Spool(output_bytes)}
         self.stdin = stdin
+        self.unheard = 0
+        self._told = 0
+        self._began = time.monotonic()
+
+    def may_tell(self) -> bool:
+        if self._told < _EVENTS + _EVENTS_PER_S * (time.monotonic() - self._began):
+            self._told += 1
+            return True
+        self.unheard += 1
+        return False
 
 
 class Runs:
@@ -145,7 +162,7 @@ class Runs:
         try:
             for line in self.state.lines.fill(wait=False):
                 self._heard(line)
-        except (Broken, KeyError, TypeError, ValueError):
+        except (Broken, KeyError, OSError, TypeError, ValueError, OverflowError):
             # It has died, or the code speaks in its place: either way its word is worth nothing.
             self._kill()
 
@@ -154,9 +171,12 @@ class Runs:
         if "checkpoint" in line:
             (control,) = self.state.lines.take(1)
             self._keeper.checkpoints.keep(int(line["checkpoint"]), control, self.state)
-        elif "done" in line and self._cell:
+        elif "done" in line:
+            # A second end of one run was forged, or the first was: it must not end another run.
+            if self._cell is None or line.get("run", self._cell.run) != self._cell.run:
+                raise Broken("the end of a run that is not under way")
             self._finish(dict(line["done"]))
-        elif self._cell and line.keys() <= {"output", "progress", "extend"}:
+        elif self._cell and line.keys() <= _NEWS and self._cell.may_tell():
             self._keeper.event(self._cell.ask, **line)
 
     def _printed(self, descriptor: int, stream: int) -> bool:
@@ -183,8 +203,9 @@ class Runs:
         assert cell is not None
         if self.state:
             for stream, descriptor in ((1, self.state.stdout), (2, self.state.stderr)):
-                while self._printed(descriptor, stream):
-                    pass
+                for _ in range(_MOST_READS):
+                    if not self._printed(descriptor, stream):
+                        break
         self._cell = None
         cell.stdin.close()
         dropped = {}
@@ -194,6 +215,7 @@ class Runs:
                 self._keeper.event(cell.ask, tail=stream)
                 self._keeper.put_out(cell.ask, stream, tail)
         ended["dropped"] = dropped
+        ended["unheard"] = cell.unheard
         ended["checkpoints"] = self._keeper.checkpoints.known()
         ended["used"] = self._keeper.meter.summary()
         self._keeper.host.answer(cell.ask, ok=ended)
@@ -242,7 +264,7 @@ class Runs:
             while lines := state.lines.fill(wait=False):
                 for line in lines:  # a checkpoint that it left last
                     self._heard(line)
-        except (Broken, KeyError, TypeError, ValueError):
+        except (Broken, KeyError, OSError, TypeError, ValueError, OverflowError):
             pass
         ended: dict[str, Any] = {"lost": True, "status": "gone", "signal": int(signal.SIGKILL)}
         if status is not None:
