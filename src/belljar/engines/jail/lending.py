@@ -36,26 +36,34 @@ class Lending:
     async def lend(self, mount: Mount, reader: tuple[int, int] | None) -> int:
         """A descriptor of a detached, read-only mount; CannotMount if there can be none."""
         async with self._turn:
-            for fresh in (False, True):
-                if self._lender is None:
-                    self._lender = _Lender()
-                    fresh = True
-                try:
-                    told, handles = await self._lender.ask(mount, reader)
-                except BaseException as error:
-                    self.close()  # its answer would be taken for the next one's
-                    if isinstance(error, (OSError, EngineError, TimeoutError)):
-                        raise CannotMount(
-                            mount, f"the process that mounts is gone: {error}"
-                        ) from error
-                    raise
+            # One that was started earlier may have been killed since, and its view of the host's
+            # mounts may be older than the file: then a new one is asked.
+            if self._lender:
+                told, handles = await self._ask(self._lender, mount, reader)
                 if handles:
                     return handles[0]
-                # Its view of the host's mounts may be older than the file.
-                if not told.get("stale") or fresh:
-                    break
+                if not told["stale"]:
+                    raise CannotMount(mount, str(told["error"]))
                 self.close()
-            raise CannotMount(mount, str(told.get("error", "")))
+            try:
+                self._lender = _Lender()
+            except OSError as error:
+                raise CannotMount(mount, f"no process can be started for it: {error}") from error
+            told, handles = await self._ask(self._lender, mount, reader)
+            if handles:
+                return handles[0]
+            raise CannotMount(mount, str(told["error"]))
+
+    async def _ask(
+        self, lender: _Lender, mount: Mount, reader: tuple[int, int] | None
+    ) -> tuple[dict[str, object], list[int]]:
+        try:
+            return await lender.ask(mount, reader)
+        except (OSError, EngineError, TimeoutError) as error:
+            return {"error": f"the process that mounts is gone: {error}", "stale": True}, []
+        except BaseException:
+            self.close()  # its answer would be taken for the next one's
+            raise
 
     def close(self) -> None:
         lender, self._lender = self._lender, None
