@@ -9,13 +9,16 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from belljar.conversation import Conversation
 from belljar.engines.base import Inside, Seen
-from belljar.model import Limits
+from belljar.model import MIB, Limits
 from belljar.receiver import Outcome
 from belljar.runtimes.guest import standalone
 from belljar.sandbox import Order, Sandbox
@@ -40,7 +43,8 @@ class PlainWall:
     def __init__(self, folder: Path, **changes: object) -> None:
         self.stream, theirs = socket.socketpair()
         self.stream.setblocking(False)
-        roots = {name: str(folder / name) for name in ("workspace", "input", "output")}
+        names = ("workspace", "input", "output", *(("tmp", "store") if "kept" in changes else ()))
+        roots = {name: str(folder / name) for name in names}
         for path in roots.values():
             os.mkdir(path)
         configuration = {
@@ -133,3 +137,53 @@ def test_a_fault_is_told(tmp_path: Path) -> None:
     wall = PlainWall(tmp_path, rehearsal="raise ValueError('no such luck')")
     with pytest.raises(Exception, match="no such luck"):
         run(wall, tmp_path, "print(1)")
+
+
+@pytest.fixture
+def in_memory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+def test_s1_it_can_be_kept_and_watches_memory_itself(in_memory: Path) -> None:
+    """S1, S6, L2: over the limit everything ends but the state from before the run."""
+    wall = PlainWall(in_memory, kept=True)
+    disk = os.statvfs(in_memory)  # what is in files counts, and others have some there
+    limit = 96 * MIB + (disk.f_blocks - disk.f_bfree) * disk.f_frsize
+    set_up: dict[str, Any] = {
+        "env": {"HOME": "/"},
+        "rlimits": {},
+        "folder": str(in_memory / "workspace"),
+        "package_path": [],
+        "woken": None,
+        "checkpoints": 2,
+        "watch_memory_bytes": limit,
+        "cpus": None,
+        "driver": None,
+    }
+
+    async def drive() -> tuple[list[Any], dict[str, Any]]:
+        talk = Conversation(wall)
+
+        async def cell(run: int, code: str) -> dict[str, Any]:
+            asked = {"code": code, "name": f"<run {run}>", "run": run, "output_bytes": 1000}
+            return await talk.ask("run", **asked)
+
+        try:
+            await talk.ask("set_up", **set_up)
+            await cell(1, "import os\nx = [1]\nopen('f', 'w').write('old')")
+            await cell(2, "x.append(2)\nopen('f', 'w').write('new')")
+            await talk.ask("rollback", run=2, next_run=3)
+            back = await cell(3, "x, open('f').read()")
+            hog = "if os.fork() == 0:\n    os.setsid()\n    b = bytearray(b'x') * (200 << 20)\n"
+            spent = await cell(4, hog + "import time\ntime.sleep(60)")
+            await talk.ask("rollback", run=4, next_run=5)
+            again = await cell(5, "x")
+            return [back["value"], again["value"]], spent
+        finally:
+            await talk.destroy()
+
+    values, spent = asyncio.run(drive())
+    assert values == ["([1], 'old')", "[1]"]
+    assert spent["lost"] and spent["used"]["out_of_memory"] and spent["checkpoints"] == [4]
+    assert spent["used"]["peak_memory_bytes"] > limit
