@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable
-from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 ALONE = ("test_crash_cleanup.py", "test_bombs_together.py")
 """They load or look at the whole machine; so does what is called `test_r3_nothing_is_left`."""
@@ -22,18 +23,23 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
-    """Who may run beside whom: a file's tests share sandboxes, so one process has them all; what
-    looks at Docker's daemon is in one process, too."""
     for item in items:
         if item.path.name in ALONE or item.name == "test_r3_nothing_is_left":
             item.add_marker(pytest.mark.alone)
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
 
 
-def _group(item: pytest.Item) -> str:
-    path = item.path.relative_to(Path(__file__).parent)
-    if "docker" in item.nodeid.lower():
-        return "docker"
-    if path.name == "test_probes_engines.py":
-        return f"{path} {item.name.partition('[')[2].partition('-')[0]}"
-    return str(path)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return Together(config, log)
+
+
+class Together(LoadScopeScheduling):  # type: ignore[misc]
+    """Who may run beside whom: a file's tests share sandboxes, so one process has them all; what
+    looks at Docker's daemon is in one process, too."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file, _, test = nodeid.partition("::")
+        if "docker" in nodeid.lower():
+            return "docker"
+        if file.endswith("test_probes_engines.py"):
+            return f"{file} {test.partition('[')[2].partition('-')[0]}"
+        return file
