@@ -41,6 +41,21 @@ def test_s6_a_deleted_file_comes_back_and_one_checkpoint_serves_twice(
         assert box.run("open('f').read()").value == "'content'"
 
 
+def test_s6_a_branch_can_go_back_and_on(box: belljar.Sandbox) -> None:
+    box.run("x = 1")
+    (branch,) = box.fork()
+    branch.run("y = 2")
+    spoilt = branch.run("x = None")
+    branch.rollback(spoilt.run_id)
+    result = branch.run("x, y")
+    assert (result.status, result.value) == ("ok", "(1, 2)")
+    lost = branch.run("import os; os._exit(1)")
+    assert lost.state_kept is False
+    branch.rollback(lost.run_id)
+    assert branch.run("x, y").value == "(1, 2)"
+    branch.close()
+
+
 def test_s6_the_oldest_checkpoints_go_first_and_that_is_visible(jar: belljar.Belljar) -> None:
     with belljar.Sandbox(jar, environment="base", checkpoints=2) as box:
         for _ in range(4):

@@ -105,17 +105,20 @@ class Branches:
         self._keeper.checkpoints.most = ask["checkpoints"]
         self._keeper.runs.attend(State(pid, lines, stdout_in, stderr_in))
         self._keeper.found.tell()
-        self._watch(os.pidfd_open(pid))
+        self._watch(pid)
         self._keeper.checkpoints.leave(1)
         return {"files": bool(store)}
 
-    def _watch(self, pidfd: int) -> None:
+    def _watch(self, pid: int) -> None:
         """The end of a process that is not our child, of which we learn no more than that."""
+        pidfd = os.pidfd_open(pid)
 
         def gone() -> None:
             self._keeper.ignore(pidfd)
             os.close(pidfd)
-            self._keeper.runs.ended(None)
+            state = self._keeper.runs.state
+            if state and state.pid == pid:  # a rollback may have put another in its place
+                self._keeper.runs.ended(None)
 
         self._keeper.listen(pidfd, gone)
 
