@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ def measure(*, rounds: int, packages: Path) -> dict[str, Any]:
         return {
             "step": _step(jar, rounds),
             "analysis": _analysis(jar, packages, max(3, rounds // 20)),
+            "packages": _packages(jar, max(5, rounds // 5)),
             "branching": _branching(jar, max(5, rounds // 10)),
             "many": _many(jar),
         }
@@ -91,6 +92,20 @@ def _as_scripts(code: Code) -> None:
     for step in STEPS:
         argv = [bare_python(), "-c", LOADED + step]
         subprocess.run(argv, env=lone_environment(code), check=True, capture_output=True)
+
+
+def _packages(jar: Belljar, rounds: int) -> dict[str, float]:
+    """Until a sandbox is ready, with a set of packages that is built already, and without."""
+    taken: dict[str, list[float]] = {"plain_ms": [], "packages_ms": []}
+    _ready(jar, ("humanize",))
+    for _ in track(range(rounds), description="kept, packages"):
+        taken["plain_ms"].append(_timed(lambda: _ready(jar, ())))
+        taken["packages_ms"].append(_timed(lambda: _ready(jar, ("humanize",))))
+    return {name: percentile(samples, 50) for name, samples in taken.items()}
+
+
+def _ready(jar: Belljar, packages: Sequence[str]) -> None:
+    Sandbox(jar, environment="base", packages=packages).__enter__().close()
 
 
 def _branching(jar: Belljar, rounds: int) -> dict[str, float]:

@@ -82,6 +82,11 @@ def _ten_steps(numbers: Numbers) -> float:
     return float(taken["kept_ms"] / taken["bare_ms"])
 
 
+def _with_packages(numbers: Numbers) -> float:
+    taken = numbers["kept"]["packages"]
+    return float(taken["packages_ms"] / taken["plain_ms"])
+
+
 def _idle_mib(numbers: Numbers) -> float:
     idle = numbers["footprint"]["base"]["idle"]
     if idle["inside"]["unreadable"]:
@@ -142,6 +147,11 @@ TARGETS = (
         measure=lambda n: float(
             n["kept"]["analysis"]["kept_ms"] / n["kept"]["analysis"]["bare_ms"]
         ),
+    ),
+    Target(
+        text="kept: ready with packages to ready without",
+        most=1.5,
+        measure=_with_packages,
     ),
     Target(
         text="kept: ms until a branch of a 200 MB frame answers, p50",
