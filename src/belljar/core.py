@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Unpack, cast
 
 from belljar.environments.folders import Progress
 from belljar.errors import Closed
 from belljar.holding import Held
-from belljar.model import Result
+from belljar.model import NOBODY, Caller, Result
 from belljar.options import RunOptions, make_request
 from belljar.service import Service
 from belljar.settings import Settings
@@ -54,17 +54,28 @@ class Belljar:
             stdin_descriptor=options.get("stdin_descriptor"),
             on_output=options.get("on_output"),
             on_usage=options.get("on_usage"),
+            caller=options.get("caller") or NOBODY,
         )
+
+    async def refused(self, code: str, reason: str, **options: Unpack[RunOptions]) -> None:
+        """Writes into the trail what a front door turned away before it was a run (P2)."""
+        request = make_request(code, options, self.settings)
+        caller = options.get("caller") or NOBODY
+        await self._open().refused(request, reason, caller=caller)
 
     async def keep(
         self,
         options: Mapping[str, object],
         *,
         paths: Mapping[str, str | os.PathLike[str]] | None = None,
+        sandbox_id: str = "",
     ) -> Held:
         """What `Sandbox` is made of; `options` are those of `run` that describe a sandbox."""
         request = make_request("", options, self.settings)
-        return await self._open().keep(request, paths=paths or {})
+        caller = cast(Caller | None, options.get("caller")) or NOBODY
+        return await self._open().keep(
+            request, paths=paths or {}, caller=caller, sandbox_id=sandbox_id
+        )
 
     async def warm(self, name: str, count: int, *, engine: str = "auto") -> None:
         """Returns when `count` sandboxes wait for an environment (or a language's environment).
@@ -72,16 +83,16 @@ class Belljar:
         Those that nobody comes for go again after `Settings.pool_idle_s`."""
         await self._open().warm(name, count, engine=engine)
 
+    def waiting(self) -> dict[str, dict[str, int]]:
+        """How many unused sandboxes wait, by engine and environment."""
+        return self._service.waiting() if self._service else {}
+
     async def close(self) -> None:
         """Ends everything this object started. It can not be used afterwards."""
         self._closed = True
         service, self._service = self._service, None
         if service:
             await service.close()
-
-    def waiting(self) -> dict[str, dict[str, int]]:
-        """How many unused sandboxes wait, by engine and environment."""
-        return self._service.waiting() if self._service else {}
 
     def _open(self) -> Service:
         if self._closed:

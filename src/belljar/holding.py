@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from belljar.conversation import Conversation
 from belljar.engines.base import Branch, CannotMount, Engine, Ground, MountingEngine
 from belljar.errors import EngineUnavailable, Unsupported
 from belljar.model import Request
+from belljar.trail.entry import Entry, Recorder
 
 if TYPE_CHECKING:
     from belljar.inputs import Source
@@ -37,17 +38,35 @@ class Held:
     packages: Packages
     copied: tuple[Source, ...] = ()
     """Inputs that could not be mounted."""
+    recorder: Recorder | None = None
+    life: Entry = field(default_factory=Entry)
+    """What the trail says of the sandbox itself."""
 
     def check(self, code: str, timeout_s: float | None, stdin: str | bytes) -> Request:
         """One run as policy allows it."""
+        return self.decide(self._asked(code, timeout_s, stdin))
+
+    async def entry(
+        self,
+        action: str,
+        *,
+        code: str = "",
+        timeout_s: float | None = None,
+        stdin: str | bytes = b"",
+        **more: Any,
+    ) -> Entry:
+        """One attempt, for the trail."""
+        if self.recorder is None or not self.recorder.on:
+            return Entry()
+        return await self.recorder.entry(action, self._asked(code, timeout_s, stdin), **more)
+
+    def _asked(self, code: str, timeout_s: float | None, stdin: str | bytes) -> Request:
         limits = self.request.limits
         if timeout_s is not None:
             limits = dataclasses.replace(limits, timeout_s=timeout_s)
         given = stdin.encode() if isinstance(stdin, str) else stdin
-        return self.decide(
-            dataclasses.replace(
-                self.request, code=code, limits=limits, stdin=given, files={}, inputs={}
-            )
+        return dataclasses.replace(
+            self.request, code=code, limits=limits, stdin=given, files={}, inputs={}
         )
 
     def check_copies(self) -> None:
@@ -58,8 +77,21 @@ class Held:
                 hint="restart() begins anew",
             )
 
-    async def branch(self) -> tuple[Held, Branch]:
+    async def branch(self, sandbox_id: str) -> tuple[Held, Branch]:
         """A wall for a copy of this sandbox, and how the copy gets there."""
+        if self.recorder is None or not self.recorder.on:
+            return await self._branch()
+        recorder = self.recorder.of(sandbox_id)
+        life = await recorder.entry("fork", self.request, parent=self.recorder.sandbox)
+        try:
+            await life.written()
+            other, branch = await self._branch()
+        except BaseException as error:
+            await life.fail(error)
+            raise
+        return dataclasses.replace(other, recorder=recorder, life=life), branch
+
+    async def _branch(self) -> tuple[Held, Branch]:
         make = getattr(self.engine, "branch", None)
         if make is None or not self.engine.capabilities.branches:
             raise Unsupported(

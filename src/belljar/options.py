@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from belljar.errors import InvalidRequest
-from belljar.model import FilterMode, LanguageLevel, Need, Request
+from belljar.model import NOBODY, Caller, FilterMode, LanguageLevel, Need, Request
 from belljar.policy.limits import BOUNDS, requested_limits
 from belljar.receiver import OnOutput, OnUsage
 from belljar.settings import Settings
@@ -43,9 +43,11 @@ class RunOptions(TypedDict, total=False):
     """Called with ("stdout" | "stderr", bytes) as the code prints, on the event loop's thread."""
     on_usage: OnUsage | None
     """Called with a Usage several times a second while the code runs, on that thread too."""
+    caller: Caller
+    """Who asks, for the trail."""
 
 
-LIVE = ("stdin_descriptor", "on_output", "on_usage")
+LIVE = ("stdin_descriptor", "on_output", "on_usage", "caller")
 """Options that belong to the call, not to the request: they cannot travel."""
 
 
@@ -61,6 +63,8 @@ def make_request(code: str, options: Mapping[str, object], settings: Settings) -
     for name in ("on_output", "on_usage"):
         if not (options.get(name) is None or callable(options[name])):
             raise InvalidRequest(f"{name}: must be something to call, not {options[name]!r}")
+    if not isinstance(options.get("caller", NOBODY), Caller):
+        raise InvalidRequest("caller: must be a belljar.Caller")
     limits = {name: options[name] for name in BOUNDS if name in options}
     fields = {
         name: value for name, value in options.items() if name not in BOUNDS and name not in LIVE

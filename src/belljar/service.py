@@ -28,7 +28,7 @@ from belljar.errors import (
     Unsupported,
 )
 from belljar.holding import Held, mounting, unmountable
-from belljar.model import Finding, Request, Result
+from belljar.model import NOBODY, Caller, Finding, Request, Result
 from belljar.policy import filter as static_filter
 from belljar.policy.decide import Decision, decide
 from belljar.policy.names import check_names
@@ -37,10 +37,12 @@ from belljar.receiver import OnOutput, OnUsage, Outcome
 from belljar.runtimes import languages, restricted
 from belljar.sandbox import Order
 from belljar.settings import Settings
+from belljar.trail.entry import Entry, Recorder
 from belljar.walls import Walls
 
 if TYPE_CHECKING:
     from belljar.packages import Packages
+    from belljar.trail.writer import Writer
 
 _LANGUAGES = [language.name for language in languages.BUILT_IN]
 _UNFILTERED = static_filter.Verdict(denied=False)
@@ -65,6 +67,7 @@ class Service:
         self._runs: set[asyncio.Task[object]] = set()
         self._idle: asyncio.Future[None] | None = None
         """Awaited by `close`."""
+        self._book: asyncio.Task[Writer] | None = None
 
     async def run(
         self,
@@ -73,6 +76,7 @@ class Service:
         stdin_descriptor: int | None = None,
         on_output: OnOutput | None = None,
         on_usage: OnUsage | None = None,
+        caller: Caller = NOBODY,
     ) -> Result:
         """In the caller's own task: one more would cost a fast run some of its time."""
         if self.closed:
@@ -81,7 +85,14 @@ class Service:
         assert task is not None
         self._runs.add(task)
         try:
-            return await self._pipeline(request, stdin_descriptor, on_output, on_usage)
+            entry = await self._attempt(request, caller) if self.settings.trail else Entry()
+            try:
+                return await entry.end(
+                    await self._pipeline(request, entry, stdin_descriptor, on_output, on_usage)
+                )
+            except BaseException as error:
+                await entry.fail(error)
+                raise
         except asyncio.CancelledError:
             # `close` asked for one cancellation; any other is the caller's own.
             if self.closed and task.uncancel() == 0:
@@ -95,9 +106,15 @@ class Service:
             if self._idle and not self._runs:
                 self._idle.set_result(None)
 
+    async def refused(self, request: Request, reason: str, *, caller: Caller) -> None:
+        """Writes down what a front door turned away before it came here (P2)."""
+        if self.settings.trail and not self.closed:
+            await (await self._attempt(request, caller)).close("refused", error=reason)
+
     async def _pipeline(
         self,
         request: Request,
+        entry: Entry,
         stdin_descriptor: int | None,
         on_output: OnOutput | None,
         on_usage: OnUsage | None,
@@ -110,7 +127,7 @@ class Service:
             request.engine, self._wanted(request, environment.name, stdin_descriptor)
         )
         engine = pool.engine
-        verdict = await self._filter(decision, pool)
+        verdict = await self._filter(decision, pool, entry)
         if verdict.denied:
             return _denied(decision, verdict.findings, verdict.reason, started)
         ground = await self._ground(pool, environment, tier)
@@ -118,7 +135,9 @@ class Service:
             request, ground, engine.interpreter, stdin_descriptor=stdin_descriptor
         )
         added = await self._packages(request, environment, engine) if request.packages else None
-        outcome, isolation = await self._execute(pool, ground, order, on_output, on_usage, added)
+        outcome, isolation = await self._execute(
+            pool, ground, order, entry, on_output, on_usage, added
+        )
         outcome.error = execution.uncaught(request, outcome)
         if request.language_level == "restricted":
             isolation = {**isolation, "language": restricted.mechanism()}
@@ -136,7 +155,7 @@ class Service:
             files=outcome.files,
             duration_ms=(time.perf_counter() - started) * 1000,
             usage=outcome.usage,
-            execution_id=os.urandom(16).hex(),
+            execution_id=entry.id,
             language=request.language,
             environment=environment.name,
             engine=engine.name,
@@ -166,13 +185,31 @@ class Service:
         for tier in [tier.name for tier in environment.tiers] or [""]:
             await pool.warm(await self._ground(pool, environment, tier), count)
 
-    async def keep(self, request: Request, *, paths: Mapping[str, str | os.PathLike[str]]) -> Held:
+    async def keep(
+        self,
+        request: Request,
+        *,
+        paths: Mapping[str, str | os.PathLike[str]],
+        caller: Caller = NOBODY,
+        sandbox_id: str = "",
+    ) -> Held:
         """A sandbox that stays until it is released. `paths`: inputs that are files or folders of
         the host."""
-        from belljar import inputs  # only who keeps sandboxes needs it
-
         if self.closed:
             raise Closed("this Belljar is closed", hint="make a new one")
+        recorder = await self._recorder(caller, sandbox_id)
+        life = await recorder.entry("sandbox", request, paths=[*map(str, paths)][:100] or None)
+        try:
+            await life.written()
+            held = await self._keep(request, paths)
+        except BaseException as error:
+            await life.fail(error)
+            raise
+        return dataclasses.replace(held, recorder=recorder, life=life)
+
+    async def _keep(self, request: Request, paths: Mapping[str, str | os.PathLike[str]]) -> Held:
+        from belljar import inputs  # only who keeps sandboxes needs it
+
         decision = self._decide(request)
         request = decision.request
         _check_keepable(decision)
@@ -212,18 +249,6 @@ class Service:
     def waiting(self) -> dict[str, dict[str, int]]:
         return self._walls.waiting()
 
-    async def _packages(
-        self, request: Request, environment: Environment, engine: Engine
-    ) -> Packages:
-        """What was asked for, built and ready to be mounted."""
-        from belljar.packages import Packages  # few runs want any
-
-        sets = Packages(self.settings, environment)
-        if request.packages:
-            mounting(engine, request)
-            await sets.add(request.packages)
-        return sets
-
     async def close(self) -> None:
         """Ends the runs under way; their callers get Closed."""
         self.closed = True
@@ -234,6 +259,20 @@ class Service:
             await self._idle
         self._grounds.close()
         await self._walls.close()
+        if self._book and (await asyncio.wait([self._book])) and not self._book.exception():
+            await asyncio.to_thread(self._book.result().close)
+
+    async def _attempt(self, request: Request, caller: Caller) -> Entry:
+        return await (await self._recorder(caller)).entry("run", request)
+
+    async def _recorder(self, caller: Caller, sandbox_id: str = "") -> Recorder:
+        """The trail is opened, and loaded, at its first use."""
+        if not self.settings.trail:
+            return Recorder(None, self.settings, caller)
+        if self._book is None or (self._book.done() and self._book.exception()):
+            self._book = asyncio.ensure_future(asyncio.to_thread(_open_trail, self.settings))
+        book = await asyncio.shield(self._book)
+        return Recorder(book, self.settings, caller, sandbox=sandbox_id)
 
     def _decide(self, request: Request) -> Decision:
         return decide(
@@ -261,7 +300,19 @@ class Service:
         in_image = pool.engine.capabilities.own_environments
         return await self._grounds.get(environment, tier, in_image=in_image)
 
-    async def _filter(self, decision: Decision, pool: Pool) -> static_filter.Verdict:
+    async def _packages(
+        self, request: Request, environment: Environment, engine: Engine
+    ) -> Packages:
+        """What was asked for, built and ready to be mounted."""
+        from belljar.packages import Packages  # few runs want any
+
+        sets = Packages(self.settings, environment)
+        if request.packages:
+            mounting(engine, request)
+            await sets.add(request.packages)
+        return sets
+
+    async def _filter(self, decision: Decision, pool: Pool, entry: Entry) -> static_filter.Verdict:
         """Hostile source is parsed in a sandbox like any other, never in this process."""
         request = decision.request
         if decision.filter == "off":
@@ -274,7 +325,7 @@ class Service:
         )
         ground = await self._ground(pool, BASE, "")
         order = execution.order(reading, ground, pool.engine.interpreter)
-        outcome, _ = await self._execute(pool, ground, order)
+        outcome, _ = await self._execute(pool, ground, order, entry)
         told = outcome.stdout.decode("utf-8", "replace")
         return static_filter.judge(static_filter.parse(told), decision.filter)
 
@@ -283,6 +334,7 @@ class Service:
         pool: Pool,
         ground: Ground,
         order: Order,
+        entry: Entry,
         on_output: OnOutput | None = None,
         on_usage: OnUsage | None = None,
         added: Packages | None = None,
@@ -302,6 +354,7 @@ class Service:
                 raise unmountable(error) from error
             raise
         try:
+            await entry.written()
             outcome = await sandbox.run(order, on_output=on_output, on_usage=on_usage)
         finally:
             # The slot is free only when the old sandbox is gone, so teardown cannot pile up.
@@ -313,6 +366,12 @@ class Service:
 
     def _freed(self, _: object) -> None:
         self._slots.release()
+
+
+def _open_trail(settings: Settings) -> Writer:
+    from belljar.trail.trail import open_writer
+
+    return open_writer(settings)
 
 
 def _check_keepable(decision: Decision) -> None:

@@ -71,7 +71,7 @@ class Settings:
     layers_bytes: int = 20 * GIB
     """What all sets together may take on disk; then no new one is built."""
     trail: str = field(default_factory=default_trail)
-    """Where every attempt is written down before it runs and completed after (P2): sqlite:///FILE or
+    """Where every attempt is written before it runs and completed after (P2): sqlite:///FILE or
     postgresql+psycopg://USER@HOST/DATABASE; empty: nowhere."""
     trail_text: bool = False
     """Whether it has the code itself, not only its hash."""

@@ -44,7 +44,7 @@ OPTIONS = {
     "timeout_s", "memory_bytes", "cpus", "processes", "disk_bytes", "disk_files", "open_files",
     "output_bytes", "result_files", "result_bytes",
     "stdin", "stdin_descriptor", "env", "files", "inputs", "filter", "language_level", "fresh_exec",
-    "packages", "on_output", "on_usage",
+    "packages", "on_output", "on_usage", "caller",
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from belljar.cli import doctor, engines, env, image, keys, prove, run, serve, shell, version
+from belljar.cli import doctor, engines, env, image, keys, prove, run, serve, shell, trail, version
 from belljar.cli.table import command
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app.command(epilog=serve.EPILOG)(serve.serve)
 app.add_typer(keys.app, name="keys")
 app.add_typer(env.app, name="env")
 app.add_typer(image.app, name="image")
+app.add_typer(trail.app, name="trail")
 app.command()(version.version)
 
 

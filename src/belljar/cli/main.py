@@ -10,7 +10,10 @@ from belljar.cli import run, table
 from belljar.cli.say import REFUSED, problem, say
 from belljar.errors import BelljarError
 
-VERBS = ("run", "shell", "engines", "doctor", "prove", "serve", "keys", "env", "image", "version")
+VERBS = (
+    *("run", "shell", "engines", "doctor", "prove", "serve", "keys"),
+    *("env", "image", "trail", "version"),
+)
 USAGE = 2
 INTERRUPTED = 130
 UNREAD = 141
@@ -20,7 +23,7 @@ UNREAD = 141
 def call(arguments: list[str]) -> int:
     """Runs one command; returns its exit status."""
     verb = arguments[0] if arguments else ""
-    if arguments in ([], ["env"], ["image"], ["keys"]):
+    if arguments in ([], ["env"], ["image"], ["keys"], ["trail"]):
         arguments = [*arguments, "--help"]
     try:
         if verb == "run" and (values := table.parse(run.OPTIONS, arguments[1:])) is not None:

@@ -12,7 +12,7 @@ from typing import Any
 from belljar import aio
 from belljar.cli.live import Live
 from belljar.cli.progress import Bar
-from belljar.model import Result
+from belljar.model import Caller, Result
 from belljar.settings import Settings
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -69,7 +69,7 @@ async def _execute(
     progress = Bar(title="building the environment")
     jar = aio.Belljar(settings, on_progress=progress.update)
     try:
-        return await jar.run(code, **options)
+        return await jar.run(code, **options, caller=Caller(door="cli"))
     except asyncio.CancelledError:
         raise Interrupted(cause[0] if cause else signal.SIGINT) from None
     finally:

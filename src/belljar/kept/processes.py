@@ -12,6 +12,7 @@ from belljar.conversation import Conversation, Refusal
 from belljar.errors import InvalidRequest, SandboxLost
 from belljar.kept import events, run
 from belljar.model import Limits, Result
+from belljar.trail.entry import Entry
 
 SHELL = ("/bin/bash", "-c")
 SEARCH = ("/usr/bin/env",)
@@ -40,6 +41,9 @@ class Process:
         self._printed_bytes = 0
         self._forgotten = 0
         self._ended: Mapping[str, Any] | None = None
+        self.timed_out = False
+        self._entry = Entry()
+        self._told: asyncio.Task[Result] | None = None
 
     @property
     def running(self) -> bool:
@@ -83,7 +87,7 @@ class Process:
         """How it ended; TimeoutError if it has not within `timeout_s`, and it runs on."""
         async with asyncio.timeout(timeout_s):
             await self._until(lambda: not self.running)
-        return self.result()
+        return await asyncio.shield(self._told) if self._told else self.result()
 
     async def output(self) -> AsyncIterator[events.Printed]:
         """What it prints, from the start (as far as that is still held), until it ends."""
@@ -100,11 +104,21 @@ class Process:
                 lambda here=here: not self.running or self._forgotten + len(self._printed) > here
             )
 
-    def result(self, *, timed_out: bool = False) -> Result:
+    def record(self, entry: Entry) -> None:
+        """Whose end is to be that of this program."""
+        self._entry = entry
+        self._conclude()
+
+    def _conclude(self) -> None:
+        if not self.running and self._told is None:
+            self._told = asyncio.ensure_future(self._entry.end(self.result()))
+            self._told.add_done_callback(lambda told: told.cancelled() or told.exception())
+
+    def result(self) -> Result:
         """As far as it has come."""
         told = {
             **(self._ended or {}),
-            "timed_out": timed_out,
+            "timed_out": self.timed_out,
             "head": self._head,
             "tail": self._tail,
         }
@@ -116,6 +130,7 @@ class Process:
             stderr=run.text(told, 2),
             dropped=run.dropped(told),
             duration_ms=(time.perf_counter() - self._started) * 1000,
+            execution_id=self._entry.id,
         )
 
     # -- what comes ------------------------------------------------------------------------------
@@ -159,6 +174,8 @@ class Process:
             self._conversation.ignore(self.process_id)
         elif "gone" in event:
             self._ended = {"signal": int(signal.SIGKILL)}
+        if self.pid:
+            self._conclude()
         self._tell()
 
     def _tell(self) -> None:

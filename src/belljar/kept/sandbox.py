@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import secrets
@@ -14,7 +15,15 @@ from belljar import inputs
 from belljar.conversation import Refusal
 from belljar.core import Belljar
 from belljar.engines.base import Inside
-from belljar.errors import Busy, Closed, InvalidRequest, SandboxEnded, SandboxLost, Unsupported
+from belljar.errors import (
+    Busy,
+    Closed,
+    InvalidRequest,
+    SandboxEnded,
+    SandboxLost,
+    TrailError,
+    Unsupported,
+)
 from belljar.holding import Held
 from belljar.kept import events, run
 from belljar.kept.files import Files
@@ -23,6 +32,7 @@ from belljar.kept.processes import Process, command
 from belljar.kept.run import Run
 from belljar.model import Result
 from belljar.policy.variables import check_variables
+from belljar.trail.entry import Entry
 
 WhenBusy = Literal["wait", "refuse"]
 WORKSPACE = "/workspace"
@@ -72,7 +82,9 @@ class Sandbox:
         if self._held or self._ended:
             return
         self._jar = self._jar or Belljar()
-        self._held = held = await self._jar.keep(self._options.request, paths=self._options.paths)
+        self._held = held = await self._jar.keep(
+            self._options.request, paths=self._options.paths, sandbox_id=self.sandbox_id
+        )
         self._family = _Family(held)
         try:
             await self._set_up(held)
@@ -102,10 +114,11 @@ class Sandbox:
         on_event: Callable[[events.Event], None] | None = None,
     ) -> Result:
         """Runs `code` after everything that ran before."""
-        async with self._taking_turns():
+        attempt = await self._entry("run", code=code, timeout_s=timeout_s, stdin=stdin)
+        async with attempt as entry, self._taking_turns():
             started = self._begin(code, timeout_s, stdin, on_event)
             try:
-                return await started.result()
+                return await entry.end(await started.result())
             finally:
                 self._now = None
 
@@ -113,10 +126,13 @@ class Sandbox:
         self, code: str, *, timeout_s: float | None = None, stdin: str | bytes = b""
     ) -> AsyncGenerator[events.Event, None]:
         """As `run`, but yields what happens while it happens; the last event has the result."""
-        async with self._taking_turns():
+        attempt = await self._entry("run", code=code, timeout_s=timeout_s, stdin=stdin)
+        async with attempt as entry, self._taking_turns():
             started = self._begin(code, timeout_s, stdin, None)
             try:
                 async for event in started.happening():
+                    if isinstance(event, events.Ended):
+                        event = events.Ended(result=await entry.end(event.result))
                     yield event
             finally:
                 self._now = None
@@ -237,9 +253,9 @@ class Sandbox:
         try:
             return await process.wait(limit_s)
         except TimeoutError:
+            process.timed_out = True
             await process.kill()
-            await process.wait()
-            return process.result(timed_out=True)
+            return await process.wait()
 
     async def start(
         self,
@@ -251,6 +267,25 @@ class Sandbox:
         terminal: bool = False,
     ) -> Process:
         """Starts a program and returns at once. `terminal`: it gets one, for interactive ones."""
+        words = (program,) if isinstance(program, str) else tuple(map(str, program))
+        entry = await self._entry("command", argv=words)
+        try:
+            await entry.written()
+            process = await self._start(program, shell, env, folder, terminal)
+        except BaseException as error:
+            await entry.fail(error)
+            raise
+        process.record(entry)
+        return process
+
+    async def _start(
+        self,
+        program: str | Sequence[str],
+        shell: bool,
+        env: Mapping[str, str] | None,
+        folder: str,
+        terminal: bool,
+    ) -> Process:
         held = self._usable(state=False)
         if terminal and not held.engine.capabilities.terminals:
             raise Unsupported(
@@ -281,7 +316,7 @@ class Sandbox:
     async def install(self, *packages: str) -> dict[str, str]:
         """Makes packages importable from the next run on, also after `rollback` and in branches
         that are made from now on. Returns the versions of all that were installed here."""
-        async with self._taking_turns():
+        async with await self._entry("install", install=packages), self._taking_turns():
             held = self._usable(state=False)
             before = held.packages.path
             if await held.install(packages):
@@ -334,8 +369,8 @@ class Sandbox:
         held = self._usable(state=at is None)
         held.check_copies()
         assert self._family is not None
-        other, branch = await held.branch()
         child = Sandbox(self._jar)
+        other, branch = await held.branch(child.sandbox_id)
         child._own_jar = False
         child._options = self._options
         child._held = other
@@ -412,6 +447,8 @@ class Sandbox:
         if self._now:
             self._now.cancel()
         await self._family.leave()
+        with contextlib.suppress(TrailError):  # it is gone; the trail will call it lost
+            await self._held.life.close("closed", reason=self._ended)
         if self._own_jar and self._jar:
             await self._jar.close()
 
@@ -435,6 +472,10 @@ class Sandbox:
             self._timers[1] = loop.call_later(left_s, self._idle)
 
     # -- common ----------------------------------------------------------------------------------
+
+    async def _entry(self, action: str, **fields: Any) -> Entry:
+        """What is asked of this sandbox, for the trail."""
+        return await self._held.entry(action, **fields) if self._held else Entry()
 
     def _usable(self, *, state: bool = True) -> Held:
         if self._ended:
