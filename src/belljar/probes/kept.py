@@ -84,6 +84,11 @@ def _run_in_one(jar: Belljar, codes: Sequence[str], options: Mapping[str, Any]) 
 
     results: list[Result] = []
     described = {name: value for name, value in options.items() if name not in OF_A_RUN}
+    if "inputs" in described:  # a text would be a path of the host there
+        described["inputs"] = {
+            name: content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+            for name, content in described["inputs"].items()
+        }
     with Sandbox(jar, timeout_s=call["timeout_s"], **described) as box:
         for code in codes:
             try:

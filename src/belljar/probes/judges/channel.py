@@ -75,7 +75,9 @@ def exits_like_python(prover: Prover, probe: Probe) -> Verdict:
 def survives_lost_descriptors(prover: Prover, probe: Probe) -> Verdict:
     result = prover.run(probe)
     found = []
-    if result.exit_code != 0 or "PART1" not in result.stdout or "PART2" not in result.stdout:
+    whole = result.exit_code == 0 and "PART2" in result.stdout
+    # One of a kept sandbox's descriptors leads to its keeper: without it the code is ended.
+    if "PART1" not in result.stdout or not (whole or (prover.kept and result.status == "killed")):
         found.append(describe(result))
     if wrong := prover.works():
         found.append(wrong)
