@@ -57,6 +57,10 @@ class Belljar:
             caller=options.get("caller") or NOBODY,
         )
 
+    async def open_trail(self) -> None:
+        """Now rather than at the first run: attempts of dead processes are then marked lost."""
+        await self._open().open_trail()
+
     async def refused(self, code: str, reason: str, **options: Unpack[RunOptions]) -> None:
         """Writes into the trail what a front door turned away before it was a run (P2)."""
         request = make_request(code, options, self.settings)

@@ -106,6 +106,10 @@ class Service:
             if self._idle and not self._runs:
                 self._idle.set_result(None)
 
+    async def open_trail(self) -> None:
+        """Now rather than at the first run: attempts of dead processes are then marked lost."""
+        await self._recorder(NOBODY)
+
     async def refused(self, request: Request, reason: str, *, caller: Caller) -> None:
         """Writes down what a front door turned away before it came here (P2)."""
         if self.settings.trail and not self.closed:

@@ -6,6 +6,8 @@ import asyncio
 import math
 import time
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 
 from belljar.server.errors import ApiError
@@ -48,6 +50,23 @@ class Admission:
                     place.called.set_exception(_closing())
         self._turn.clear()
 
+    def hold(self, tenant: Tenant, *, memory_bytes: int, disk_bytes: int) -> Callable[[], None]:
+        """Counts what a kept sandbox may use, from now until what this returns is called."""
+        place = Place(self, tenant, memory_bytes, disk_bytes)
+        line = self._line(tenant)
+        if not line.has_room(place):
+            self._drop(line)
+            raise ApiError(
+                "quota_exceeded",
+                "memory or disk of all runs and sandboxes would be above this key's quota",
+                hint="end a sandbox, or ask for less memory_bytes or disk_bytes",
+                retry_after_s=LONGEST_RETRY_S,
+            )
+        line.held += 1
+        line.memory_bytes += memory_bytes
+        line.disk_bytes += disk_bytes
+        return partial(self._let_go, place)
+
     # -- the places' side --------------------------------------------------------------------------
 
     def enter(self, place: Place) -> asyncio.Future[None] | None:
@@ -55,10 +74,7 @@ class Admission:
         if self._closed:
             raise _closing()
         tenant = place.tenant
-        line = self._lines.get(tenant.name)
-        if line is None:
-            line = self._lines[tenant.name] = _Line()
-        line.tenant = tenant  # its quotas may have changed
+        line = self._line(tenant)
         if not line.waiting and self.running < self.slots and line.fits(place):
             self._begin(line, place)
             return None
@@ -90,8 +106,8 @@ class Admission:
         self._pace.ended()
         if self._turn:
             self._call()
-        elif not line.running and not line.waiting:
-            del self._lines[place.tenant.name]
+        else:
+            self._drop(line)
 
     def give_up(self, place: Place) -> None:
         """It waits no longer: its client is gone, or its time is over."""
@@ -115,6 +131,27 @@ class Admission:
     @property
     def wait_s(self) -> float:
         return self._wait_s
+
+    def _line(self, tenant: Tenant) -> _Line:
+        line = self._lines.get(tenant.name)
+        if line is None:
+            line = self._lines[tenant.name] = _Line()
+        line.tenant = tenant  # its quotas may have changed
+        return line
+
+    def _drop(self, line: _Line) -> None:
+        if not line.running and not line.waiting and not line.held:
+            self._lines.pop(line.tenant.name, None)
+
+    def _let_go(self, place: Place) -> None:
+        line = self._lines[place.tenant.name]
+        line.held -= 1
+        line.memory_bytes -= place.memory_bytes
+        line.disk_bytes -= place.disk_bytes
+        if self._turn:
+            self._call()
+        else:
+            self._drop(line)
 
     def _begin(self, line: _Line, place: Place) -> None:
         line.running += 1
@@ -185,15 +222,23 @@ class _Line:
     def __init__(self) -> None:
         self.waiting: deque[Place] = deque()
         self.running = 0
+        self.held = 0
+        """Kept sandboxes."""
         self.memory_bytes = 0
         self.disk_bytes = 0
 
     def fits(self, place: Place) -> bool:
+        most = self.tenant.quotas.runs_at_once
+        return (not most or self.running < most) and self.has_room(place)
+
+    def has_room(self, place: Place) -> bool:
         quotas = self.tenant.quotas
+        # What takes nothing always has room: quotas may have become less than what is held.
         return (
-            (not quotas.runs_at_once or self.running < quotas.runs_at_once)
-            and _within(self.memory_bytes + place.memory_bytes, quotas.memory_bytes)
-            and _within(self.disk_bytes + place.disk_bytes, quotas.disk_bytes)
+            not place.memory_bytes
+            or _within(self.memory_bytes + place.memory_bytes, quotas.memory_bytes)
+        ) and (
+            not place.disk_bytes or _within(self.disk_bytes + place.disk_bytes, quotas.disk_bytes)
         )
 
     def never_fits(self, place: Place) -> bool:

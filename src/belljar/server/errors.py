@@ -33,6 +33,7 @@ OF_BELLJAR: Mapping[type[errors.BelljarError], Kind] = {
     errors.SandboxFileExists: Kind(409),
     errors.SandboxFileError: Kind(400),
     errors.Busy: Kind(409, True),
+    errors.TrailError: Kind(503, True),
     errors.SandboxEnded: Kind(410),
     errors.SandboxLost: Kind(410),
     errors.Closed: Kind(503, True),
@@ -55,6 +56,7 @@ OF_HTTP: Mapping[str, Kind] = {
     "queue_timeout": Kind(429, True),
     "quota_exceeded": Kind(429, True),
     "headers_too_large": Kind(431),
+    "storage_full": Kind(507, True),
     "client_gone": Kind(499),
     "internal": Kind(500, True),
     "overloaded": Kind(503, True),
@@ -90,6 +92,13 @@ def code_of(error: type[errors.BelljarError]) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", error.__name__).lower()
 
 
+def name_of(error: errors.BelljarError) -> str:
+    """As `code_of`; an error about a file says what is wrong with it, too."""
+    if isinstance(error, errors.SandboxFileError):
+        return f"sandbox_file_{error.kind}"
+    return code_of(type(error))
+
+
 def body(code: str, message: str, hint: str = "", retryable: bool = False) -> bytes:
     """ASCII only: what is quoted from a request may not be valid Unicode."""
     shown: dict[str, Any] = {
@@ -110,7 +119,7 @@ def answer(error: BaseException) -> Response:
     elif isinstance(error, errors.BelljarError) and not isinstance(error, errors.EngineError):
         kind = kind_of(error)
         status = kind.status
-        content = body(code_of(type(error)), error.message, error.hint, kind.retryable)
+        content = body(name_of(error), error.message, error.hint, kind.retryable)
         if status == 503:
             headers = {"Retry-After": "1"}
     elif isinstance(error, errors.EngineError):

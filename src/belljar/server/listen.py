@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 from asyncio import TimerHandle
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -58,6 +60,13 @@ class _Uvicorn(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, server: Server) -> None:
         super().__init__(config)
         self._server = server
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first asks it to end, a second SIGINT does not wait. Uvicorn's own would also raise
+        the signal again when all is done, as if it had not been."""
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accepts no more, then drains within the operator's time, then uvicorn's own way."""

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from starlette.requests import Request
 
 from belljar.errors import BelljarError
-from belljar.model import Result
+from belljar.model import Caller, Result
 from belljar.policy.limits import requested_limits
 from belljar.server.errors import ApiError, code_of
-from belljar.server.gate import visit_of
+from belljar.server.gate import Visit, visit_of
 from belljar.server.server import Server
 
 log = structlog.get_logger("belljar.server")
+T = TypeVar("T")
 
 
 async def run(
@@ -28,33 +29,53 @@ async def run(
     tenant = visit.tenant
     assert tenant is not None  # the gate lets nobody else in
     settings = server.settings.jar
+    begun = False
     try:
         chosen = tenant.options(options, settings.defaults)
         sized = {name: chosen.get(name) for name in ("memory_bytes", "disk_bytes")}
         limits = requested_limits(settings, sized)
         tenant.start()
         arrived = time.perf_counter()
-        place = server.admission.place(
+        async with server.admission.place(
             tenant, memory_bytes=limits.memory_bytes, disk_bytes=limits.disk_bytes
-        )
-        async with place:
+        ):
             server.metrics.queued_seconds.observe(time.perf_counter() - arrived)
-            result = await server.jar.run(code, **chosen, **live)
-    except BelljarError as error:
-        server.metrics.refused.labels(tenant.name, code_of(type(error))).inc()
-        log.info("refused", request_id=visit.request_id, reason=type(error).__name__)
+            begun = True
+            result = await server.jar.run(code, **chosen, **live, caller=caller(visit))
+    except (BelljarError, ApiError) as error:
+        reason = error.code if isinstance(error, ApiError) else code_of(type(error))
+        server.metrics.refused.labels(tenant.name, reason).inc()
+        log.info("refused", request_id=visit.request_id, reason=reason)
+        if not begun:
+            await refused(server, visit, code, options, reason)
         raise
-    except ApiError as error:
-        server.metrics.refused.labels(tenant.name, error.code).inc()
+    except asyncio.CancelledError:
+        if not begun:
+            server.soon(refused(server, visit, code, options, "client_gone"))
         raise
     tenant.used(result.usage.cpu_ms)
     server.metrics.ended(tenant.name, result)
     return result
 
 
+async def refused(
+    server: Server, visit: Visit, code: str, options: Mapping[str, Any], reason: str
+) -> None:
+    """Every attempt is in the trail, those too that never came to run (P2)."""
+    try:
+        await server.jar.refused(code, reason, **options, caller=caller(visit))
+    except BelljarError as error:
+        log.error("not in the trail", request_id=visit.request_id, error=str(error))
+
+
+def caller(visit: Visit) -> Caller:
+    assert visit.tenant is not None
+    return Caller(tenant=visit.tenant.name, door="http", request_id=visit.request_id)
+
+
 async def while_client_waits(
-    server: Server, request: Request, work: Callable[[], Awaitable[Result]]
-) -> Result:
+    server: Server, request: Request, work: Callable[[], Awaitable[T]]
+) -> T:
     """`work` in this task; cancelled when the client closes its connection."""
     task = asyncio.current_task()
     assert task is not None

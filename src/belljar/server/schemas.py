@@ -219,6 +219,16 @@ class UsageAnswer(_Answer):
     cpu_s_today: float
 
 
+class TrailEntry(_Answer):
+    status: str = Field(description="How it ended; open while it has not.")
+    attempt: dict[str, Any] | None
+    end: dict[str, Any] | None
+
+
+class TrailAnswer(_Answer):
+    lines: list[TrailEntry]
+
+
 class ErrorDetail(_Answer):
     code: str
     message: str

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import threading
 import time
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import structlog
 
 from belljar.core import Belljar
-from belljar.errors import BelljarError, EngineError, InvalidRequest, Unavailable
+from belljar.errors import BelljarError, InvalidRequest
 from belljar.server.admission import Admission
 from belljar.server.gate import Visit
 from belljar.server.keys import Keyring
@@ -18,9 +21,11 @@ from belljar.server.settings import ServerSettings
 from belljar.server.signin import SignIn
 from belljar.server.state import State
 from belljar.server.tenants import DAY_S, Quotas, Tenant
+from belljar.trail.trail import Trail
 
 REFRESH_S = 1.0
 """How often keys and quotas are read again: a removed key works no longer than that."""
+RETRY_S = 5.0
 log = structlog.get_logger("belljar.server")
 
 
@@ -50,6 +55,9 @@ class Server:
         self.bodies_bytes = 0
         """Of request bodies in memory."""
         self._tasks: list[asyncio.Task[None]] = []
+        self._trail: Trail | None = None
+        self._opening = threading.Lock()
+        self._loose: set[asyncio.Task[None]] = set()
 
     def tenant(self, name: str) -> Tenant:
         tenant = self._tenants.get(name)
@@ -62,6 +70,19 @@ class Server:
         usual = self.settings.quotas
         return usual.model_copy(update=dict(own.model_dump(exclude_unset=True))) if own else usual
 
+    def trail(self) -> Trail:
+        """For reading; blocks."""
+        with self._opening:
+            if self._trail is None:
+                self._trail = Trail(self.settings.jar.trail)
+            return self._trail
+
+    def soon(self, work: Coroutine[Any, Any, None]) -> None:
+        """Done in the background, and before the server ends."""
+        task = asyncio.ensure_future(work)
+        self._loose.add(task)
+        task.add_done_callback(self._loose.discard)
+
     async def start(self) -> None:
         self._tasks = [asyncio.create_task(self._warm()), asyncio.create_task(self._refresh())]
 
@@ -70,8 +91,11 @@ class Server:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.admission.close()
+        await asyncio.gather(*self._loose, return_exceptions=True)
         await self.jar.close()
         await asyncio.to_thread(self._save)
+        if self._trail:
+            self._trail.close()
         self.state.close()
 
     async def drain(self) -> None:
@@ -115,18 +139,24 @@ class Server:
             )
 
     async def _warm(self) -> None:
+        """Ready when the trail can be written and sandboxes wait; tried until it can."""
+        await self._until_done("trail", self.jar.open_trail)
         for name in self.settings.warm:
-            while True:
-                try:
-                    await self.jar.warm(name, self.settings.jar.pool_size)
-                    break
-                except (EngineError, Unavailable) as error:
-                    log.error("not ready", environment=name, error=str(error))
-                    await asyncio.sleep(5)
-                except BelljarError as error:
-                    log.error("not warmed", environment=name, error=str(error))
-                    break
+            await self._until_done(
+                name, functools.partial(self.jar.warm, name, self.settings.jar.pool_size)
+            )
         self.ready = not self.draining
+
+    async def _until_done(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                return await work()
+            except InvalidRequest as error:  # a name that does not exist will not come to be
+                log.error("not warmed", what=what, error=str(error))
+                return None
+            except BelljarError as error:
+                log.error("not ready", what=what, error=str(error))
+                await asyncio.sleep(RETRY_S)
 
     async def _refresh(self) -> None:
         while True:

@@ -19,7 +19,7 @@ from pydantic_settings import (
 )
 
 from belljar.errors import InvalidRequest
-from belljar.model import MIB
+from belljar.model import GIB, MIB
 from belljar.server.tenants import Quotas
 from belljar.settings import Settings, default_home
 
@@ -65,6 +65,16 @@ class ServerSettings(BaseSettings):
     """The longest that a request's headers may take to arrive."""
     body_timeout_s: Seconds = 30.0
     """The same for its body."""
+    send_timeout_s: Seconds = 30.0
+    """How long a client may leave what is sent to it unread; then its connection is closed."""
+    sandboxes_at_once: Annotated[int, Field(ge=0)] = 200
+    """Kept sandboxes of all tenants; then 503."""
+    sandbox_idle_s: Seconds = 3600.0
+    """The longest idle time that a kept sandbox may ask for."""
+    sandbox_lifetime_s: Seconds = 86_400.0
+    """The same for its life time."""
+    dataset_bytes: Annotated[int, Field(ge=1)] = GIB
+    """The largest dataset."""
     keep_alive_s: Seconds = 30.0
     """How long an idle connection stays open."""
     connections: Annotated[int, Field(ge=1)] = 1000
@@ -90,8 +100,12 @@ class ServerSettings(BaseSettings):
 
     @cached_property
     def jar(self) -> Settings:
-        """How the server's own Belljar is set up."""
-        return _jar(self.sandboxes)
+        """How the server's own Belljar is set up. It always has a trail."""
+        from belljar.trail.store import default_url
+
+        chosen = _jar(self.sandboxes)
+        trail = self.trail or chosen.trail or default_url(chosen.home)
+        return dataclasses.replace(chosen, trail=trail)
 
     @property
     def loopback(self) -> bool:

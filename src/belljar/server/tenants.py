@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from belljar.errors import InvalidRequest, LimitExceeded
-from belljar.model import Limits
+from belljar.model import GIB, Limits
 from belljar.policy.limits import BOUNDS
 from belljar.server.errors import ApiError
 
@@ -38,6 +38,8 @@ class Quotas(BaseModel):
     """The same for disk."""
     sandboxes: Count = 20
     """Kept sandboxes at once."""
+    dataset_bytes: Count = 10 * GIB
+    """Of all datasets."""
     engines: tuple[str, ...] = ()
     """The walls it may choose; "auto" is then the first of them."""
     maxima: Mapping[str, float] = Field(default_factory=dict)
@@ -97,11 +99,10 @@ class Tenant:
     def start(self) -> None:
         """Counts a run, or refuses it."""
         now = time.time()
-        most = self.quotas.cpu_s_per_day
-        if most and self.cpu_s(now) >= most:
+        if self.out_of_cpu(now):
             raise ApiError(
                 "quota_exceeded",
-                f"the {most} CPU seconds of today are used up",
+                f"the {self.quotas.cpu_s_per_day} CPU seconds of today are used up",
                 hint="the next day begins at 00:00 UTC",
                 retry_after_s=math.ceil(DAY_S - now % DAY_S),
             )
@@ -118,6 +119,10 @@ class Tenant:
             )
         starts.append(now)
         self.runs += 1
+
+    def out_of_cpu(self, now: float | None = None) -> bool:
+        most = self.quotas.cpu_s_per_day
+        return bool(most) and self.cpu_s(now) >= most
 
     def used(self, cpu_ms: float) -> None:
         self._cpu_s = self.cpu_s() + cpu_ms / 1000

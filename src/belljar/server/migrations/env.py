@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from alembic import context
 
-from belljar.server.state import METADATA
+from belljar.server.state import METADATA, VERSION_TABLE
 
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=METADATA,
-    version_table="belljar_server_version",
+    version_table=VERSION_TABLE,
 )
 with context.begin_transaction():
     context.run_migrations()

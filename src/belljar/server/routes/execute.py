@@ -12,6 +12,7 @@ from belljar.errors import Unsupported
 from belljar.model import Result
 from belljar.server import running
 from belljar.server.bodies import StrictRoute
+from belljar.server.gate import visit_of
 from belljar.server.openapi import responses
 from belljar.server.schemas import ExecuteAnswer, ExecuteRequest
 from belljar.server.server import Server
@@ -33,11 +34,12 @@ _CUT_SHORT = {
 )
 async def execute(asked: ExecuteRequest, request: Request) -> Response:
     server: Server = request.app.state.server
+    options = {"language": asked.language, "env": asked.env_vars, "timeout_s": asked.timeout}
     if asked.allow_network:
+        await running.refused(server, visit_of(request), asked.code, options, "unsupported")
         raise Unsupported(
             "allow_network: code has no network here", hint="send the data along instead"
         )
-    options = {"language": asked.language, "env": asked.env_vars, "timeout_s": asked.timeout}
     result = await running.while_client_waits(
         server, request, lambda: running.run(server, request, asked.code, options)
     )

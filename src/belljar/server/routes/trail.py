@@ -1,0 +1,81 @@
+"""`/v1/trail`: what was attempted, and how it ended (P2). A tenant sees its own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Query, Request
+from starlette.responses import JSONResponse, Response
+
+from belljar.server.errors import ApiError
+from belljar.server.gate import visit_of
+from belljar.server.openapi import responses
+from belljar.server.schemas import TrailAnswer, TrailEntry
+from belljar.server.server import Server
+
+router = APIRouter(prefix="/v1", tags=["trail"])
+
+Ending = Literal[
+    "ok", "error", "timeout", "out_of_memory", "killed", "denied",
+    "refused", "failed", "cancelled", "lost", "open",
+]  # fmt: skip
+
+
+@router.get(
+    "/trail",
+    summary="The newest attempts first",
+    description="An operator's key sees every tenant's, or those of the one it names.",
+    operation_id="trail",
+    response_class=Response,
+    responses=responses(TrailAnswer, 400, 401, 403, 503),
+)
+async def trail(
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    status: Annotated[Ending | None, Query()] = None,
+    before_seq: Annotated[
+        int | None, Query(ge=0, le=2**53, description="Older than this line.")
+    ] = None,
+    tenant: Annotated[str | None, Query(max_length=64)] = None,
+) -> Response:
+    server: Server = request.app.state.server
+    whose = _whose(request, tenant)
+    found = await asyncio.to_thread(
+        lambda: server.trail().recent(
+            tenant=whose, status=status, before_seq=before_seq, limit=limit
+        )
+    )
+    return JSONResponse({"lines": [one.to_dict() for one in found]})
+
+
+@router.get(
+    "/trail/{execution_id}",
+    summary="One attempt, by the execution_id of its answer",
+    operation_id="trail_entry",
+    response_class=Response,
+    responses=responses(TrailEntry, 400, 401, 403, 404, 503),
+)
+async def entry(
+    request: Request,
+    execution_id: Annotated[str, Path(pattern="^[0-9a-f]{32}$", examples=["0" * 32])],
+) -> Response:
+    server: Server = request.app.state.server
+    whose = _whose(request, None)
+    found = await asyncio.to_thread(lambda: server.trail().find(execution_id, tenant=whose))
+    if found is None:
+        raise ApiError("not_found", "there is no such execution")
+    return JSONResponse(found.to_dict())
+
+
+def _whose(request: Request, asked: str | None) -> str | None:
+    """The tenant to look at; None for all."""
+    visit = visit_of(request)
+    assert visit.tenant is not None
+    if visit.operator:
+        return asked
+    if asked not in (None, visit.tenant.name):
+        raise ApiError(
+            "forbidden", "another tenant's trail is not for this key", hint="leave `tenant` out"
+        )
+    return visit.tenant.name

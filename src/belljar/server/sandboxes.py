@@ -1,0 +1,347 @@
+"""Kept sandboxes and whose they are. Another tenant's is answered as one that never was (S4)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from belljar.errors import Busy, LimitExceeded, SandboxEnded
+from belljar.kept.processes import Process
+from belljar.kept.sandbox import Sandbox
+from belljar.model import Limits
+from belljar.policy.limits import BOUNDS, requested_limits
+from belljar.server.errors import ApiError
+from belljar.server.gate import Visit
+from belljar.server.tenants import Tenant
+
+if TYPE_CHECKING:
+    from belljar.server.server import Server
+
+REMEMBERED = 10_000
+"""Sandboxes that have ended, and why."""
+ENDED_PROCESSES = 8
+"""Of each sandbox; what they printed is held as long."""
+WATCH_S = 5.0
+IDLE_S, LIFETIME_S = 600.0, 3600.0
+"""If nobody asks for other times."""
+log = structlog.get_logger("belljar.server")
+
+
+class Owned:
+    """A kept sandbox on this server."""
+
+    def __init__(
+        self,
+        box: Sandbox,
+        tenant: Tenant,
+        *,
+        options: Mapping[str, Any],
+        limits: Limits,
+        datasets: frozenset[str],
+        release: Callable[[], None],
+    ) -> None:
+        self.box = box
+        self.tenant = tenant
+        self.options = options
+        """Those of `Sandbox` that concern its life."""
+        self.limits = limits
+        self.datasets = datasets
+        self.made = time.time()
+        self.processes: dict[int, Process] = {}
+        self._release = release
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+        self._counted_ms = 0.0
+
+    @property
+    def id(self) -> str:
+        return self.box.sandbox_id
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """One thing at a time; here, so that it is known which run an interrupt would meet."""
+        if self._turn.locked():
+            if self.options.get("when_busy") == "refuse":
+                raise Busy("a run is under way in this sandbox", hint='or wait: when_busy="wait"')
+            if self._waiting >= self.tenant.quotas.queue:
+                raise ApiError(
+                    "queue_full",
+                    f"{self._waiting} requests wait for this sandbox already",
+                    hint="wait as long as Retry-After says, then try again",
+                    retry_after_s=1,
+                )
+        self._waiting += 1
+        try:
+            await self._turn.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    def process(self, process_id: int) -> Process:
+        found = self.processes.get(process_id)
+        if found is None:
+            raise ApiError(
+                "not_found", "there is no such process", hint="GET …/processes lists those that run"
+            )
+        return found
+
+    def add(self, process: Process) -> None:
+        ended = [number for number, one in self.processes.items() if not one.running]
+        for number in ended[:-ENDED_PROCESSES]:
+            del self.processes[number]
+        self.processes[process.process_id] = process
+
+    def count_cpu(self) -> float:
+        """Adds what was used since it was last counted to the tenant's account: programs in the
+        background use some, too. Returns it in milliseconds."""
+        now_ms = self.box.cpu_ms()
+        if now_ms is None:
+            return 0.0
+        new_ms = max(0.0, now_ms - self._counted_ms)
+        self._counted_ms = now_ms
+        self.tenant.used(new_ms)
+        return new_ms
+
+    def begin_run(self) -> None:
+        self.count_cpu()
+        self._counted_ms = 0.0  # the wall counts each run from its start
+
+    def end_run(self, cpu_ms: float) -> None:
+        if self.box.cpu_ms() is None:
+            self.tenant.used(cpu_ms)
+        else:
+            self.count_cpu()
+
+    def release(self) -> None:
+        self._release()
+        self.processes.clear()
+
+
+class Book:
+    """Which sandboxes there are."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._living: dict[str, Owned] = {}
+        self._opening: set[Owned] = set()
+        self._making: dict[str, int] = {}
+        """How many are being made, by tenant."""
+        self._ended: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        self._watching: asyncio.Task[None] | None = None
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    def find(self, visit: Visit, sandbox_id: str) -> Owned:
+        """The tenant's own sandbox of that id; for anything else the same 404."""
+        assert visit.tenant is not None
+        owned = self._living.get(sandbox_id)
+        if owned and owned.tenant.name == visit.tenant.name:
+            if owned.box.ended:
+                raise _ended(owned.box.ended)
+            return owned
+        tenant, why = self._ended.get(sandbox_id, ("", ""))
+        if why and tenant == visit.tenant.name:
+            raise _ended(why)
+        raise ApiError(
+            "not_found", "there is no such sandbox", hint="GET /v1/sandboxes lists yours"
+        )
+
+    def of(self, tenant: Tenant) -> list[Owned]:
+        return [
+            owned
+            for owned in self._living.values()
+            if owned.tenant.name == tenant.name and not owned.box.ended
+        ]
+
+    def uses(self, dataset_id: str) -> bool:
+        return any(
+            dataset_id in owned.datasets for owned in (*self._living.values(), *self._opening)
+        )
+
+    # -- making ----------------------------------------------------------------------------------
+
+    async def make(
+        self,
+        tenant: Tenant,
+        asked: Mapping[str, Any],
+        *,
+        datasets: Mapping[str, tuple[str, Path]],
+        **more: Any,
+    ) -> Owned:
+        """`asked`: options of `Sandbox`; `datasets`: by the name of the input, id and path."""
+        server = self._server
+        settings = server.settings.jar
+        chosen = {**tenant.options(asked, settings.defaults), **self._times(asked)}
+        limits = requested_limits(settings, {name: chosen.get(name) for name in BOUNDS})
+        inputs = dict(chosen.get("inputs") or {})
+        inputs |= {name: path for name, (_, path) in datasets.items()}
+        box = Sandbox(server.jar, **{**chosen, "inputs": inputs}, **more)
+        with self._room(tenant, 1):
+            tenant.start()
+            release = server.admission.hold(
+                tenant, memory_bytes=limits.memory_bytes, disk_bytes=limits.disk_bytes
+            )
+            owned = Owned(
+                box,
+                tenant,
+                options=chosen,
+                limits=limits,
+                datasets=frozenset(found for found, _ in datasets.values()),
+                release=release,
+            )
+            self._opening.add(owned)
+            try:
+                async with server.admission.place(tenant):
+                    await box.open()
+            except BaseException:
+                release()
+                raise
+            finally:
+                self._opening.discard(owned)
+            self._keep(owned)
+        return owned
+
+    async def fork(self, owned: Owned, count: int, at: int | None) -> list[Owned]:
+        server, tenant, limits = self._server, owned.tenant, owned.limits
+        if not 1 <= count <= 256:
+            raise LimitExceeded("count: must be from 1 to 256")
+        with self._room(tenant, count), contextlib.ExitStack() as undo:
+            releases = []
+            for _ in range(count):
+                release = server.admission.hold(
+                    tenant, memory_bytes=limits.memory_bytes, disk_bytes=limits.disk_bytes
+                )
+                undo.callback(release)
+                releases.append(release)
+            tenant.start()
+            async with server.admission.place(tenant):
+                boxes = await owned.box.fork(count, at=at)
+            undo.pop_all()
+            found = [
+                Owned(
+                    box,
+                    tenant,
+                    options=owned.options,
+                    limits=limits,
+                    datasets=owned.datasets,
+                    release=release,
+                )
+                for box, release in zip(boxes, releases, strict=True)
+            ]
+            for one in found:
+                self._keep(one)
+        return found
+
+    def _times(self, asked: Mapping[str, Any]) -> dict[str, float]:
+        settings = self._server.settings
+        found = {}
+        for name, usual, most in (
+            ("idle_s", IDLE_S, settings.sandbox_idle_s),
+            ("lifetime_s", LIFETIME_S, settings.sandbox_lifetime_s),
+        ):
+            value = asked.get(name)
+            if value is not None and value > most:
+                raise LimitExceeded(f"{name}: {value:g} is above this server's maximum of {most:g}")
+            found[name] = min(usual, most) if value is None else value
+        return found
+
+    @contextlib.contextmanager
+    def _room(self, tenant: Tenant, count: int) -> Any:
+        """Those that are being made count, too."""
+        making = self._making.get(tenant.name, 0)
+        most = tenant.quotas.sandboxes
+        if most and len(self.of(tenant)) + making + count > most:
+            raise ApiError(
+                "quota_exceeded",
+                f"{most} sandboxes at once are this key's quota",
+                hint="end one with DELETE /v1/sandboxes/ID",
+                retry_after_s=60,
+            )
+        total = len(self._living) + sum(self._making.values()) + count
+        if total > self._server.settings.sandboxes_at_once:
+            raise ApiError(
+                "overloaded", "this server keeps as many sandboxes as it can", retry_after_s=60
+            )
+        self._making[tenant.name] = making + count
+        try:
+            yield
+        finally:
+            left = self._making[tenant.name] - count
+            if left:
+                self._making[tenant.name] = left
+            else:
+                del self._making[tenant.name]
+
+    # -- ending ----------------------------------------------------------------------------------
+
+    def _keep(self, owned: Owned) -> None:
+        self._living[owned.id] = owned
+        owned.box.on_end = lambda: self._forget(owned)
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch())
+
+    def _forget(self, owned: Owned) -> None:
+        if self._living.pop(owned.id, None) is None:
+            return
+        owned.release()
+        self._ended[owned.id] = (owned.tenant.name, owned.box.ended)
+        while len(self._ended) > REMEMBERED:
+            self._ended.popitem(last=False)
+
+    async def end(self, owned: Owned) -> None:
+        owned.count_cpu()
+        await owned.box.close()
+
+    async def close(self) -> None:
+        """Ends them all, with the server."""
+        if self._watching:
+            self._watching.cancel()
+            await asyncio.wait((self._watching,))
+        ends = [owned.box.close() for owned in self._living.values()]
+        for failure in await asyncio.gather(*ends, return_exceptions=True):
+            if isinstance(failure, BaseException):
+                log.error("sandbox not ended", error=repr(failure))
+
+    async def _watch(self) -> None:
+        """Programs in the background count, and end when their tenant has no CPU time left."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            for owned in list(self._living.values()):
+                used_ms = owned.count_cpu()
+                if used_ms > 100 and not owned.box.running and owned.tenant.out_of_cpu():
+                    log.info("sandbox ended", reason="cpu quota", tenant=owned.tenant.name)
+                    self._server.soon(owned.box.close("the CPU seconds of today are used up"))
+
+
+def _ended(why: str) -> SandboxEnded:
+    return SandboxEnded(f"this sandbox has ended: {why}", hint="make a new one")
+
+
+def described(owned: Owned) -> dict[str, Any]:
+    """For callers."""
+    engine, environment, language = owned.box.ground
+    return {
+        "id": owned.id,
+        "created": round(owned.made, 3),
+        "engine": engine,
+        "environment": environment,
+        "language": language,
+        "running": owned.box.running,
+        "runs": owned.box.runs,
+        "max_runs": owned.options.get("max_runs", 20),
+        "idle_s": owned.options["idle_s"],
+        "lifetime_s": owned.options["lifetime_s"],
+        "checkpoints": list(owned.box.checkpoints()),
+        "limits": dataclasses.asdict(owned.limits),
+    }

@@ -1,0 +1,148 @@
+"""One run in a kept sandbox on behalf of somebody who may go away: its turn, quotas, the queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, TypeVar
+
+import structlog
+from starlette.requests import Request
+
+from belljar.errors import BelljarError
+from belljar.kept import events
+from belljar.model import Result
+from belljar.server.errors import ApiError, name_of
+from belljar.server.gate import Visit
+from belljar.server.sandboxes import Owned
+from belljar.server.server import Server
+
+AHEAD = 64
+"""Events that wait for a client; the run's own bounds hold for what is before them."""
+INTERRUPT_S = 3.0
+KILL_S = 15.0
+log = structlog.get_logger("belljar.server")
+T = TypeVar("T")
+
+
+class Step:
+    """Begins at once. `result`, or `happening`, then `abandon` in any case."""
+
+    def __init__(
+        self, server: Server, visit: Visit, owned: Owned, code: str, *, tell: bool, **options: Any
+    ) -> None:
+        self._server = server
+        self._visit = visit
+        self._owned = owned
+        self._tell = tell
+        self._begun = False
+        self._events: asyncio.Queue[events.Event | None] = asyncio.Queue(AHEAD)
+        self._work = asyncio.create_task(self._do(code, options))
+        self._work.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def result(self, request: Request) -> Result:
+        return await until_gone(self._server, request, self._work)
+
+    async def happening(self) -> AsyncIterator[events.Event]:
+        """The last one has the result."""
+        while event := await self._events.get():
+            yield event
+        await self._work
+
+    def abandon(self) -> None:
+        """Nobody waits any more: a run under way is interrupted, and killed if it does not end."""
+        if self._work.done():
+            return
+        self._tell = False
+        while not self._events.empty():
+            self._events.get_nowait()
+        if not self._begun:
+            self._work.cancel()
+            return
+        self._server.metrics.gone.inc()
+        self._server.soon(self._stop())
+
+    async def _do(self, code: str, options: dict[str, Any]) -> Result:
+        owned, tenant = self._owned, self._owned.tenant
+        try:
+            tenant.start()
+            async with owned.turn(), self._server.admission.place(tenant):
+                self._begun = True
+                owned.begin_run()
+                result = await self._run(code, options)
+                owned.end_run(result.usage.cpu_ms)
+        except (BelljarError, ApiError) as error:
+            reason = error.code if isinstance(error, ApiError) else name_of(error)
+            self._server.metrics.refused.labels(tenant.name, reason).inc()
+            log.info("refused", request_id=self._visit.request_id, reason=reason)
+            raise
+        finally:
+            if self._tell:
+                await self._events.put(None)
+        self._server.metrics.ended(tenant.name, result)
+        return result
+
+    async def _run(self, code: str, options: dict[str, Any]) -> Result:
+        box = self._owned.box
+        if not self._tell:
+            return await box.run(code, **options)
+        result = None
+        async for event in box.stream(code, **options):
+            if isinstance(event, events.Ended):
+                result = event.result
+            if self._tell:
+                await self._events.put(event)
+        assert result is not None
+        return result
+
+    async def _stop(self) -> None:
+        """No longer than the run would have had; the turn is free when it has ended."""
+        box = self._owned.box
+        while not box.running and not self._work.done():
+            await asyncio.sleep(0.01)
+        box.interrupt()
+        await asyncio.wait((self._work,), timeout=INTERRUPT_S)
+        if not self._work.done():
+            box.kill()
+            await asyncio.wait((self._work,), timeout=KILL_S)
+        if not self._work.done():
+            self._work.cancel()
+
+
+async def until_gone(server: Server, request: Request, work: asyncio.Future[T]) -> T:
+    """What `work` gives; it goes on when the client goes, and somebody else has to see to it."""
+    watching = asyncio.create_task(_gone(request))
+    try:
+        await asyncio.wait((work, watching), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        watching.cancel()
+    if not work.done():
+        raise ApiError("client_gone", "the client has gone")
+    return work.result()
+
+
+async def finished(server: Server, owned: Owned, work: Coroutine[Any, Any, T]) -> T:
+    """Something short that is done to its end, also if the client goes; in its turn."""
+
+    async def do() -> T:
+        async with owned.turn():
+            return await work
+
+    task = asyncio.ensure_future(do())
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    try:
+        return await asyncio.shield(task)
+    finally:
+        if not task.done():
+            server.soon(_wait(task))
+        elif task.cancelled():
+            work.close()
+
+
+async def _wait(task: asyncio.Future[Any]) -> None:
+    await asyncio.wait((task,))
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,185 @@
+"""F2: who runs next, without a server: the queue and the quotas alone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from belljar.errors import InvalidRequest, LimitExceeded
+from belljar.model import Limits
+from belljar.server.admission import Admission
+from belljar.server.errors import ApiError
+from belljar.server.tenants import DAY_S, Quotas, Tenant
+
+
+def played(play: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(10):
+            await play()
+
+    asyncio.run(main())
+
+
+class Crowd:
+    """Runs that stay until they are told to go, and the order in which they began."""
+
+    def __init__(self, admission: Admission) -> None:
+        self.admission = admission
+        self.began: list[str] = []
+        self.leave: dict[str, asyncio.Event] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def come(self, name: str, tenant: Tenant, **size: int) -> None:
+        self.leave[name] = asyncio.Event()
+        self.tasks[name] = asyncio.create_task(self._stay(name, tenant, size))
+        await asyncio.sleep(0)
+
+    async def _stay(self, name: str, tenant: Tenant, size: dict[str, int]) -> None:
+        async with self.admission.place(tenant, **size):
+            self.began.append(name)
+            await self.leave[name].wait()
+
+    async def go(self, name: str) -> None:
+        self.leave[name].set()
+        await self.tasks[name]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+
+def test_f2_tenants_take_turns() -> None:
+    async def play() -> None:
+        admission = Admission(slots=1, wait_s=5)
+        crowd = Crowd(admission)
+        many, few = Tenant("many", Quotas()), Tenant("few", Quotas())
+        for name in ("m1", "m2", "m3", "m4"):
+            await crowd.come(name, many)
+        await crowd.come("f1", few)
+        await crowd.come("f2", few)
+        assert (admission.running, admission.waiting) == (1, 5)
+        for name in ("m1", "m2", "f1", "m3", "f2", "m4"):
+            await crowd.go(name)
+        assert crowd.began == ["m1", "m2", "f1", "m3", "f2", "m4"]
+        assert (admission.running, admission.waiting) == (0, 0)
+
+    played(play)
+
+
+def test_f2_a_full_queue_refuses_politely() -> None:
+    async def play() -> None:
+        crowd = Crowd(Admission(slots=1, wait_s=5))
+        tenant, other = Tenant("a", Quotas(queue=1)), Tenant("b", Quotas(queue=1))
+        await crowd.come("1", tenant)
+        await crowd.come("2", tenant)
+        await crowd.come("3", tenant)
+        with pytest.raises(ApiError) as refusal:
+            await crowd.tasks["3"]
+        assert (refusal.value.status_code, refusal.value.code) == (429, "queue_full")
+        assert int((refusal.value.headers or {})["Retry-After"]) >= 1
+        await crowd.come("4", other)  # its own queue has room
+        for name in ("1", "2", "4"):
+            await crowd.go(name)
+
+    played(play)
+
+
+def test_f2_one_tenants_bounds_do_not_hold_up_another() -> None:
+    async def play() -> None:
+        crowd = Crowd(Admission(slots=3, wait_s=5))
+        bound = Tenant("bound", Quotas(runs_at_once=1, memory_bytes=100))
+        free = Tenant("free", Quotas())
+        await crowd.come("b1", bound, memory_bytes=60)
+        await crowd.come("b2", bound, memory_bytes=60)
+        await crowd.come("f1", free, memory_bytes=1000)
+        assert crowd.began == ["b1", "f1"]
+        await crowd.come("b3", bound, memory_bytes=101)
+        with pytest.raises(ApiError, match="memory"):
+            await crowd.tasks["b3"]
+        for name in ("b1", "b2", "f1"):
+            await crowd.go(name)
+
+    played(play)
+
+
+def test_who_goes_while_waiting_leaves_no_gap() -> None:
+    async def play() -> None:
+        admission = Admission(slots=1, wait_s=5)
+        crowd = Crowd(admission)
+        tenant = Tenant("a", Quotas())
+        for name in ("1", "2", "3"):
+            await crowd.come(name, tenant)
+        crowd.tasks["2"].cancel()
+        await asyncio.wait([crowd.tasks["2"]])
+        assert admission.counts("a") == (1, 1)
+        await crowd.go("1")
+        await crowd.go("3")
+        # Called and cancelled in the same moment: its place must come back.
+        await crowd.come("4", tenant)
+        await crowd.come("5", tenant)
+        crowd.leave["4"].set()
+        await asyncio.sleep(0)
+        crowd.tasks["5"].cancel()
+        await asyncio.wait([crowd.tasks["4"], crowd.tasks["5"]])
+        assert (admission.running, admission.waiting) == (0, 0)
+
+    played(play)
+
+
+def test_waiting_ends_with_its_time_and_with_the_server() -> None:
+    async def play() -> None:
+        admission = Admission(slots=1, wait_s=0.05)
+        crowd = Crowd(admission)
+        tenant = Tenant("a", Quotas())
+        await crowd.come("1", tenant)
+        await crowd.come("2", tenant)
+        with pytest.raises(ApiError) as late:
+            await crowd.tasks["2"]
+        assert late.value.code == "queue_timeout"
+        await crowd.come("3", tenant)
+        admission.close()
+        with pytest.raises(ApiError) as closing:
+            await crowd.tasks["3"]
+        assert closing.value.code == "shutting_down"
+        await crowd.go("1")
+        assert admission.running == 0
+        with pytest.raises(ApiError):
+            await admission.place(tenant).__aenter__()
+
+    played(play)
+
+
+def test_quotas_of_a_minute_and_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 10.0 * DAY_S + 100
+    monkeypatch.setattr(time, "time", lambda: now)
+    tenant = Tenant("a", Quotas(runs_per_minute=2, cpu_s_per_day=1))
+    tenant.start()
+    tenant.start()
+    with pytest.raises(ApiError) as minute:
+        tenant.start()
+    assert (minute.value.headers or {})["Retry-After"] == "60"
+    now += 61
+    tenant.start()
+    tenant.used(1500.0)
+    with pytest.raises(ApiError) as day:
+        tenant.start()
+    assert (day.value.headers or {})["Retry-After"] == str(DAY_S - 161)
+    now += DAY_S
+    tenant.start()
+    assert tenant.cpu_s() == 0
+
+
+def test_a_tenants_maxima_and_engines() -> None:
+    defaults = Limits()
+    tenant = Tenant("a", Quotas(maxima={"timeout_s": 5}, engines=("gvisor", "jail")))
+    chosen = tenant.options({"language": "bash"}, defaults)
+    assert chosen == {"language": "bash", "timeout_s": 5, "engine": "gvisor"}
+    assert tenant.options({"timeout_s": 1, "engine": "jail"}, defaults)["timeout_s"] == 1
+    with pytest.raises(LimitExceeded, match="this key's maximum of 5"):
+        tenant.options({"timeout_s": 6}, defaults)
+    for wrong in ({"engine": "docker"}, {"need": ["fastest"]}):
+        with pytest.raises(InvalidRequest, match="this key"):
+            tenant.options(wrong, defaults)
+    with pytest.raises(ValueError, match="is no limit"):
+        Quotas(maxima={"speed": 1})
