@@ -37,6 +37,7 @@ from belljar.trail.entry import Entry
 WhenBusy = Literal["wait", "refuse"]
 WORKSPACE = "/workspace"
 KILL_S = 5.0
+NO_LIMIT = 1 << 62
 CHECKPOINTS = 8
 
 
@@ -420,9 +421,9 @@ class Sandbox:
         inside = held.conversation.wall.apply(dataclasses.replace(limits, processes=processes))
         if inside.watch_memory_bytes and held.engine.capabilities.branches:
             # Branches are seen in their parent, so nobody can watch one alone: each process has
-            # the limit.
+            # the limit, and what all use is only told.
             rlimits = {**inside.rlimits, "RLIMIT_DATA": inside.watch_memory_bytes}
-            inside = dataclasses.replace(inside, rlimits=rlimits, watch_memory_bytes=None)
+            inside = dataclasses.replace(inside, rlimits=rlimits, watch_memory_bytes=NO_LIMIT)
         return inside
 
     # -- the end ---------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from belljar.runtimes.guest import forking, hostlink, interpreter, keeper, protocol, runner
+from belljar.runtimes.guest import forking, hostlink, interpreter, keeper, protocol, runner, watch
 
 from . import contain, given
 
@@ -45,7 +45,12 @@ def _processes(sandbox: contain.Sandbox, stream: int) -> forking.Waiting | None:
         os.write(_STREAM, protocol.message(protocol.FAULT, fault))
         os._exit(1)
     kept = keeper.Keeper(
-        _STREAM, _STREAM, sandbox.roots, first, lambda: contain.harden_runner(sandbox)
+        _STREAM,
+        _STREAM,
+        sandbox.roots,
+        first,
+        lambda: contain.harden_runner(sandbox),
+        watched=watch.Watched,
     )
     try:
         if branch:

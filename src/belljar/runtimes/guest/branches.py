@@ -102,6 +102,7 @@ class Branches:
         for descriptor in (stdout_in, stderr_in):
             os.set_blocking(descriptor, False)
         self._keeper.set_up = ask["set_up"]
+        self._keeper.meter.set_up(ask["set_up"])
         self._keeper.checkpoints.most = ask["checkpoints"]
         self._keeper.runs.attend(State(pid, lines, stdout_in, stderr_in))
         self._keeper.found.tell()
