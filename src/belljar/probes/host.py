@@ -27,6 +27,17 @@ def named(mark: str) -> list[int]:
     return found
 
 
+def mentioning(text: str) -> set[int]:
+    """The processes in whose command line `text` stands: some are nobody's children."""
+    found = set[int]()
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with suppress(OSError):
+                if text in Path(entry.path, "cmdline").read_text(errors="replace"):
+                    found.add(int(entry.name))
+    return found
+
+
 def left_over(mark: str, *, within_s: float = 5.0) -> list[int]:
     """The processes of that name that are still there after so long."""
     deadline = time.monotonic() + within_s

@@ -132,6 +132,8 @@ def dies_with_supervisor(prover: Prover, probe: Probe) -> Verdict:
         if not any(b"SLEEPING" in line for line in supervisor.stdout):
             return broken("the supervised run did not start")
         guests, below = set(host.named(mark)), host.descendants(supervisor.pid)
+        # Folders of a run are named after its owner; who works in one may be nobody's child.
+        below |= host.mentioning(f"/{supervisor.pid}-")
         if not guests and not below:
             return inapplicable("nothing of this engine can be seen from the host")
         for guest in guests:  # agents and zygotes, also where they are nobody's children
