@@ -258,6 +258,19 @@ def test_r1_a_state_that_is_lost_is_told_and_restart_begins_anew(
 
 
 @pytest.mark.parametrize(
+    ("language", "code"),
+    [
+        ("javascript", "const all = []; for (;;) all.push(Buffer.alloc(1 << 20, 1))"),
+        ("bash", "x=$(head -c 900000000 /dev/zero | tr '\\0' x)"),
+    ],
+)
+def test_l2_memory_that_runs_out_is_told(jar: belljar.Belljar, language: str, code: str) -> None:
+    with belljar.Sandbox(jar, language=language, memory_bytes=256 << 20) as box:
+        box.run("1" if language == "javascript" else "true")
+        assert box.run(code).status == "out_of_memory"
+
+
+@pytest.mark.parametrize(
     ("language", "write"),
     [
         ("javascript", "require('fs').writeSync(3, `{}\\n`)"),

@@ -419,7 +419,8 @@ class Sandbox:
         limits = held.request.limits
         processes = limits.processes + self._states(held) + 3
         inside = held.conversation.wall.apply(dataclasses.replace(limits, processes=processes))
-        if inside.watch_memory_bytes and held.engine.capabilities.branches:
+        branches = held.engine.capabilities.branches and not held.driver
+        if inside.watch_memory_bytes and branches:
             # Branches are seen in their parent, so nobody can watch one alone: each process has
             # the limit, and what all use is only told.
             rlimits = {**inside.rlimits, "RLIMIT_DATA": inside.watch_memory_bytes}
