@@ -51,7 +51,10 @@ class Sandbox:
         self._jar = jar
         self._own_jar = jar is None
         self._options = make_options(options)
-        self.sandbox_id = secrets.token_hex(8)
+        self.sandbox_id = secrets.token_hex(16)
+        """Cannot be guessed: for a server it is the name of the sandbox."""
+        self.on_end: Callable[[], None] | None = None
+        """Called once, when nothing of it is left."""
         self._held: Held | None = None
         self._family: _Family | None = None
         self._turn = asyncio.Lock()
@@ -103,6 +106,35 @@ class Sandbox:
         for name, content in held.request.inputs.items():
             await inputs.place(talk, name, content)
         await inputs.copy(talk, held.copied)
+
+    # -- what it is ------------------------------------------------------------------------------
+
+    @property
+    def ended(self) -> str:
+        """Why it has ended; empty as long as it has not."""
+        return self._ended
+
+    @property
+    def running(self) -> bool:
+        """Whether a run is under way."""
+        return self._now is not None
+
+    @property
+    def runs(self) -> int:
+        """How many there were."""
+        return self._runs
+
+    @property
+    def ground(self) -> tuple[str, str, str]:
+        """Engine, environment and language."""
+        held = self._usable(state=False)
+        return held.engine.name, held.ground.name, held.request.language
+
+    def cpu_ms(self) -> float | None:
+        """Since the latest run began, also of programs beside it; None where only the agent can
+        tell."""
+        seen = self._held.conversation.wall.look() if self._held else None
+        return seen.usage.cpu_ms if seen else None
 
     # -- runs ------------------------------------------------------------------------------------
 
@@ -248,15 +280,18 @@ class Sandbox:
         held = self._usable(state=False)
         limit_s = held.check("", timeout_s, stdin).limits.timeout_s
         process = await self.start(program, shell=shell, env=env, folder=folder)
-        if stdin:
-            await process.write(stdin)
-        await process.close_stdin()
         try:
+            if stdin:
+                await process.write(stdin)
+            await process.close_stdin()
             return await process.wait(limit_s)
         except TimeoutError:
             process.timed_out = True
             await process.kill()
             return await process.wait()
+        except asyncio.CancelledError:
+            await process.kill()  # nobody waits for it any more
+            raise
 
     async def start(
         self,
@@ -419,8 +454,7 @@ class Sandbox:
         limits = held.request.limits
         processes = limits.processes + self._states(held) + 3
         inside = held.conversation.wall.apply(dataclasses.replace(limits, processes=processes))
-        branches = held.engine.capabilities.branches and not held.driver
-        if inside.watch_memory_bytes and branches:
+        if inside.watch_memory_bytes and held.engine.capabilities.branches:
             # Branches are seen in their parent, so nobody can watch one alone: each process has
             # the limit, and what all use is only told.
             rlimits = {**inside.rlimits, "RLIMIT_DATA": inside.watch_memory_bytes}
@@ -429,9 +463,9 @@ class Sandbox:
 
     # -- the end ---------------------------------------------------------------------------------
 
-    async def close(self) -> None:
+    async def close(self, why: str = "it was closed") -> None:
         """Ends the sandbox and everything in it. Branches of it live on."""
-        self._end("it was closed")
+        self._end(why)
         if self._closing:
             await asyncio.shield(self._closing)
 
@@ -453,6 +487,8 @@ class Sandbox:
             await self._held.life.close("closed", reason=self._ended)
         if self._own_jar and self._jar:
             await self._jar.close()
+        if self.on_end:
+            self.on_end()
 
     def _start_timers(self) -> None:
         loop = asyncio.get_running_loop()

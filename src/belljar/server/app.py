@@ -18,10 +18,23 @@ from belljar.errors import BelljarError
 from belljar.server import openapi
 from belljar.server.errors import ApiError, answer
 from belljar.server.gate import Gate
-from belljar.server.routes import about, execute, health, runs, trail
+from belljar.server.routes import (
+    about,
+    datasets,
+    execute,
+    files,
+    health,
+    processes,
+    runs,
+    sandboxes,
+    trail,
+)
 from belljar.server.server import Server
 
-ROUTERS = (health.router, execute.router, runs.router, about.router, trail.router)
+ROUTERS = (
+    *(health.router, execute.router, runs.router, about.router, trail.router),
+    *(sandboxes.router, files.router, processes.router, datasets.router),
+)
 
 
 def build(server: Server) -> ASGIApp:

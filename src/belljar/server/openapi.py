@@ -24,6 +24,7 @@ _WORDS = {
     415: "The body must be JSON.",
     429: "The queue is full or a quota is used up; see Retry-After.",
     500: "The server failed.",
+    507: "The server's disk is full.",
     503: "The server starts, ends, or has too much to do; see Retry-After.",
 }
 

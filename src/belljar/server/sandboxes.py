@@ -55,6 +55,8 @@ class Owned:
         self.limits = limits
         self.datasets = datasets
         self.made = time.time()
+        self.ground = ("", "", "")
+        """Engine, environment and language."""
         self.processes: dict[int, Process] = {}
         self._release = release
         self._turn = asyncio.Lock()
@@ -287,6 +289,7 @@ class Book:
 
     def _keep(self, owned: Owned) -> None:
         self._living[owned.id] = owned
+        owned.ground = owned.box.ground
         owned.box.on_end = lambda: self._forget(owned)
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch())
@@ -330,7 +333,7 @@ def _ended(why: str) -> SandboxEnded:
 
 def described(owned: Owned) -> dict[str, Any]:
     """For callers."""
-    engine, environment, language = owned.box.ground
+    engine, environment, language = owned.ground
     return {
         "id": owned.id,
         "created": round(owned.made, 3),

@@ -14,9 +14,11 @@ import structlog
 from belljar.core import Belljar
 from belljar.errors import BelljarError, InvalidRequest
 from belljar.server.admission import Admission
+from belljar.server.datasets import Datasets
 from belljar.server.gate import Visit
 from belljar.server.keys import Keyring
 from belljar.server.metrics import Metrics
+from belljar.server.sandboxes import Book
 from belljar.server.settings import ServerSettings
 from belljar.server.signin import SignIn
 from belljar.server.state import State
@@ -49,6 +51,10 @@ class Server:
             self.tenant(name).recall(_today(), cpu_s)
         self.jar = Belljar(settings.jar)
         self.admission = Admission(slots=settings.jar.concurrency, wait_s=settings.queue_wait_s)
+        self.book = Book(self)
+        self.datasets = Datasets(
+            settings.jar.home / "server" / "datasets", most_bytes=settings.dataset_bytes
+        )
         self.metrics = Metrics()
         self.ready = False
         self.draining = False
@@ -91,6 +97,7 @@ class Server:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.admission.close()
+        await self.book.close()
         await asyncio.gather(*self._loose, return_exceptions=True)
         await self.jar.close()
         await asyncio.to_thread(self._save)
@@ -107,9 +114,11 @@ class Server:
             if time.monotonic() >= deadline:
                 log.warning("drained", killed=self.admission.running)
                 self.admission.close()
+                await self.book.close()
                 await self.jar.close()
                 return
             await asyncio.sleep(0.02)
+        await self.book.close()  # with it ends what is streamed out of kept sandboxes
 
     def seen(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 import structlog
@@ -121,12 +121,12 @@ async def until_gone(server: Server, request: Request, work: asyncio.Future[T]) 
     return work.result()
 
 
-async def finished(server: Server, owned: Owned, work: Coroutine[Any, Any, T]) -> T:
+async def finished(server: Server, owned: Owned, work: Callable[[], Awaitable[T]]) -> T:
     """Something short that is done to its end, also if the client goes; in its turn."""
 
     async def do() -> T:
         async with owned.turn():
-            return await work
+            return await work()
 
     task = asyncio.ensure_future(do())
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -135,8 +135,6 @@ async def finished(server: Server, owned: Owned, work: Coroutine[Any, Any, T]) -
     finally:
         if not task.done():
             server.soon(_wait(task))
-        elif task.cancelled():
-            work.close()
 
 
 async def _wait(task: asyncio.Future[Any]) -> None:

@@ -1,0 +1,213 @@
+"""Datasets: files of a tenant that are uploaded once and mounted into its sandboxes (S4).
+
+    BELLJAR_HOME/server/datasets/ID/content        the bytes, for reading only
+    BELLJAR_HOME/server/datasets/ID/about.json     whose it is, its name, size and sha256
+    BELLJAR_HOME/server/datasets/ID/described.json what a sandbox has found in it
+    BELLJAR_HOME/server/datasets/.ID               one that is not whole yet
+
+This process writes the bytes and never reads them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import structlog
+
+from belljar.errors import Busy
+from belljar.server.errors import ApiError
+from belljar.server.tenants import Tenant
+
+MOST_OF_A_TENANT = 1000
+RESERVE_BYTES = 1 << 30
+"""So much of the disk is left for others."""
+_ID = re.compile(r"[0-9a-f]{32}")
+log = structlog.get_logger("belljar.server")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    id: str
+    tenant: str
+    name: str
+    size: int
+    sha256: str
+    created: float
+
+
+class Datasets:
+    def __init__(self, folder: Path, *, most_bytes: int) -> None:
+        self._folder = folder
+        self._most_bytes = most_bytes
+        self._arriving: dict[str, int] = {}
+        """Bytes of uploads under way, by tenant."""
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.chmod(0o700)  # below it content must be readable for the sandboxes' users
+        self._known = {found.id: found for found in self._load()}
+
+    def _load(self) -> list[Dataset]:
+        """What an earlier server has left; halves of uploads go."""
+        found = []
+        for entry in os.scandir(self._folder):
+            if not _ID.fullmatch(entry.name):
+                shutil.rmtree(entry.path, ignore_errors=True)
+                continue
+            try:
+                found.append(Dataset(**json.loads(Path(entry.path, "about.json").read_text())))
+            except (OSError, ValueError, TypeError) as error:
+                log.error("dataset cannot be read", dataset=entry.name, error=repr(error))
+        return found
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    def of(self, tenant: str) -> list[Dataset]:
+        return [found for found in self._known.values() if found.tenant == tenant]
+
+    def find(self, tenant: str, dataset_id: str) -> Dataset:
+        """The tenant's own; for any other id the same 404."""
+        found = self._known.get(dataset_id)
+        if found is None or found.tenant != tenant:
+            raise ApiError(
+                "not_found", "there is no such dataset", hint="GET /v1/datasets lists yours"
+            )
+        return found
+
+    def path(self, tenant: str, dataset_id: str) -> Path:
+        return self._folder / self.find(tenant, dataset_id).id / "content"
+
+    def described(self, dataset: Dataset) -> dict[str, Any] | None:
+        try:
+            found = json.loads((self._folder / dataset.id / "described.json").read_text())
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def remember(self, dataset: Dataset, described: dict[str, Any]) -> None:
+        if dataset.id in self._known:
+            _write(self._folder / dataset.id / "described.json", described)
+
+    # -- changing --------------------------------------------------------------------------------
+
+    async def add(
+        self, tenant: Tenant, name: str, pieces: AsyncIterator[bytes], *, declared: int | None
+    ) -> Dataset:
+        """From the network to the disk, a piece at a time; what breaks off leaves nothing."""
+        self._check(tenant, declared or 0)
+        identity = secrets.token_hex(16)
+        partial = self._folder / f".{identity}"
+        self._arriving.setdefault(tenant.name, 0)
+        size = 0
+        digest = hashlib.sha256()
+        try:
+            await asyncio.to_thread(partial.mkdir, mode=0o755)
+            file = await asyncio.to_thread(_create, partial / "content")
+            writing: asyncio.Future[None] | None = None
+            try:
+                async for piece in pieces:
+                    size += len(piece)
+                    self._arriving[tenant.name] += len(piece)
+                    self._check(tenant, 0, size=size)
+                    if writing:
+                        await asyncio.shield(writing)
+                    writing = asyncio.ensure_future(asyncio.to_thread(_append, file, digest, piece))
+                if writing:
+                    await asyncio.shield(writing)
+                await asyncio.to_thread(os.fsync, file)
+            finally:
+                if writing and not writing.done():
+                    await asyncio.wait((writing,))  # before its descriptor is closed
+                os.close(file)
+            found = Dataset(
+                id=identity,
+                tenant=tenant.name,
+                name=name,
+                size=size,
+                sha256=digest.hexdigest(),
+                created=round(time.time(), 3),
+            )
+            await asyncio.to_thread(self._complete, partial, found)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                _full()
+            raise
+        finally:
+            self._arriving[tenant.name] -= size
+            shutil.rmtree(partial, ignore_errors=True)
+        self._known[identity] = found
+        return found
+
+    def _complete(self, partial: Path, found: Dataset) -> None:
+        _write(partial / "about.json", asdict(found))
+        partial.rename(self._folder / found.id)
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    async def remove(self, dataset: Dataset, *, in_use: bool) -> None:
+        if in_use:
+            raise Busy("a sandbox has this dataset mounted", hint="end the sandbox first")
+        del self._known[dataset.id]
+        gone = self._folder / f".{dataset.id}"
+        (self._folder / dataset.id).rename(gone)  # at once; then its bytes, which may take a while
+        await asyncio.to_thread(shutil.rmtree, gone, ignore_errors=True)
+
+    def _check(self, tenant: Tenant, coming: int, *, size: int = 0) -> None:
+        if max(size, coming) > self._most_bytes:
+            raise ApiError(
+                "body_too_large",
+                f"a dataset has at most {self._most_bytes} bytes",
+                hint="the most is the operator's setting dataset_bytes",
+            )
+        own = self.of(tenant.name)
+        if len(own) >= MOST_OF_A_TENANT:
+            raise ApiError("quota_exceeded", f"there are {len(own)} datasets", hint="remove some")
+        total = sum(one.size for one in own) + self._arriving.get(tenant.name, 0) + coming
+        most = tenant.quotas.dataset_bytes
+        if most and total > most:
+            raise ApiError(
+                "quota_exceeded",
+                f"all datasets together have at most {most} bytes",
+                hint="remove one with DELETE /v1/datasets/ID",
+            )
+        if coming or not size:
+            free = os.statvfs(self._folder)
+            if free.f_bavail * free.f_frsize < coming + RESERVE_BYTES:
+                _full()
+
+
+def _full() -> NoReturn:
+    raise ApiError("storage_full", "this server's disk is full", hint="the operator can make room")
+
+
+def _create(path: Path) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.open(path, flags, 0o444)
+    os.fchmod(file, 0o444)  # whatever our umask is
+    return file
+
+
+def _append(file: int, digest: Any, piece: bytes) -> None:
+    digest.update(piece)
+    view = memoryview(piece)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    partial = path.with_name(f"{path.name}.new")
+    partial.write_text(json.dumps(content))
+    partial.rename(path)

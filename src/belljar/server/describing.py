@@ -1,0 +1,64 @@
+"""What is in a dataset: columns, rows, a sample. Nobody vouches for it, so a sandbox looks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from belljar.kept.sandbox import Sandbox
+from belljar.model import MIB, Caller
+from belljar.server import describing_inside
+from belljar.server.schemas_kept import DescriptionAnswer
+from belljar.server.tenants import Tenant
+
+if TYPE_CHECKING:
+    from belljar.server.server import Server
+
+TIMEOUT_S = 60.0
+MEMORY_BYTES = 512 * MIB
+OUTPUT_BYTES = MIB
+PROGRAM = Path(describing_inside.__file__).read_text()
+
+
+async def describe(
+    server: Server, tenant: Tenant, path: Path, name: str, caller: Caller
+) -> tuple[dict[str, Any], bool]:
+    """As one of the tenant's runs; and whether it is worth keeping."""
+    maximum_s = server.settings.jar.maxima.timeout_s
+    limits = {
+        "timeout_s": min(TIMEOUT_S, maximum_s),
+        "memory_bytes": min(MEMORY_BYTES, server.settings.jar.maxima.memory_bytes),
+        "output_bytes": OUTPUT_BYTES,
+    }
+    code = f"{PROGRAM}\nmain('/data/input/dataset', {name!r}, {limits['timeout_s'] / 2})\n"
+    tenant.start()
+    box = Sandbox(
+        server.jar,
+        **limits,
+        environment="base",
+        checkpoints=0,
+        inputs={"dataset": path},
+        caller=caller,
+    )
+    async with server.admission.place(tenant, memory_bytes=int(limits["memory_bytes"])), box:
+        result = await box.run(code)
+    tenant.used(result.usage.cpu_ms)
+    server.metrics.ended(tenant.name, result)
+    try:
+        found = DescriptionAnswer.model_validate_json(result.stdout)
+    except ValidationError:
+        return _unknown(f"it could not be read: {result.status}"), False
+    return found.model_dump(), True
+
+
+def _unknown(note: str) -> dict[str, Any]:
+    return {
+        "format": "unknown",
+        "columns": [],
+        "rows": None,
+        "complete": False,
+        "sample": [],
+        "note": note,
+    }
