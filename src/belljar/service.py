@@ -373,7 +373,7 @@ class Service:
 
 
 def _open_trail(settings: Settings) -> Writer:
-    from belljar.trail.trail import open_writer
+    from belljar.trail.opening import open_writer
 
     return open_writer(settings)
 

@@ -198,11 +198,9 @@ def prune(
 
 
 def _open(url: str | None) -> Trail:
-    from belljar.settings import Settings
-    from belljar.trail.trail import Trail, default_url
+    from belljar.trail.opening import open_trail
 
-    settings = Settings()
-    return Trail(url or settings.trail or default_url(settings.home))
+    return open_trail(url or "")
 
 
 def _verify_file(path: str, head: str) -> Verdict:

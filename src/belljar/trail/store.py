@@ -14,17 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
+from sqlalchemy import exc
+
 from belljar.errors import InvalidRequest, TrailError
-
-try:
-    import sqlalchemy as sa
-    from sqlalchemy import exc
-except ImportError:
-    raise TrailError(
-        "the trail needs SQLAlchemy, which is not installed",
-        hint="pip install 'belljar[trail]'",
-    ) from None
-
 from belljar.trail.tables import REVISION, VERSION_TABLE
 
 WRITE = "belljar_write"

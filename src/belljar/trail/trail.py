@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+import sqlalchemy as sa
+from sqlalchemy import exc
+
 from belljar.errors import TrailError
 from belljar.settings import Settings
 from belljar.trail import chain, records
 from belljar.trail import prune as pruning
-from belljar.trail.store import WRITE, Store, default_url  # first: it says what is missing
+from belljar.trail.store import WRITE, Store, default_url
 from belljar.trail.tables import lines
 from belljar.trail.writer import Writer
-
-import sqlalchemy as sa  # isort: skip
-from sqlalchemy import exc  # isort: skip
 
 __all__ = ["Recorded", "Trail", "default_url", "open_writer"]
 
@@ -25,7 +25,7 @@ _AT_ONCE = 500
 
 
 def open_writer(settings: Settings) -> Writer:
-    """Blocks: makes and migrates the tables if need be, and calls lost what dead processes left."""
+    """See `opening`."""
     store = Store(settings.trail, sync=settings.trail_sync)
     try:
         return Writer(store, keep_days=settings.trail_keep_days)
