@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -154,3 +158,100 @@ def wait_for(look: Any, wanted: object, within_s: float = 10.0) -> None:
     while (seen := look()) != wanted and time.monotonic() < deadline:
         time.sleep(0.02)
     assert seen == wanted
+
+
+# -- /v1 -------------------------------------------------------------------------------------------
+
+
+def test_a3_a_run_with_every_kind_of_content(server: Served) -> None:
+    code = (
+        "import sys\nb = open('/data/input/b', 'rb').read()\n"
+        "print(sys.stdin.read(), b, open('t').read())\n"
+        "open('/data/output/x', 'wb').write(b'\\0\\xff')"
+    )
+    body = {
+        "code": code,
+        "stdin": "in",
+        "inputs": {"b": {"base64": "AAEC"}},
+        "files": {"t": "text"},
+        "timeout_s": 5,
+    }
+    found = server.ask("POST", "/v1/runs", body).json()
+    assert (found["status"], found["stdout"]) == ("ok", "in b'\\x00\\x01\\x02' text\n")
+    files = {file["name"]: file["content_base64"] for file in found["files"]}
+    assert files["x"] == "AP8="
+    assert found["engine"] == "jail" and found["usage"]["cpu_ms"] > 0
+
+
+def test_a3_events_while_the_code_runs(server: Served) -> None:
+    code = "import time\nprint('one', flush=True)\ntime.sleep(0.5)\nprint('two')"
+    events = streamed(server, {"code": code})
+    names = [name for name, _ in events]
+    assert set(names) == {"output", "usage", "end"} and names[-1] == "end"
+    printed = [data["text"] for name, data in events if name == "output"]
+    assert printed == ["one\n", "two\n"], "the first line came while it slept"
+    assert events[-1][1]["stdout"] == "one\ntwo\n"
+
+
+def test_a3_a_refusal_is_no_stream(server: Served) -> None:
+    headers = {"Accept": "text/event-stream"}
+    answer = server.ask("POST", "/v1/runs", {"code": "x", "language": "cobol"}, headers=headers)
+    assert (answer.status, error(answer)["code"]) == (400, "unknown_language")
+
+
+def streamed(server: Served, body: Any) -> list[tuple[str, Any]]:
+    answer = server.ask("POST", "/v1/runs", body, headers={"Accept": "text/event-stream"})
+    assert answer.headers["Content-Type"].startswith("text/event-stream")
+    found = []
+    for event in answer.content.decode().split("\n\n")[:-1]:
+        if not event.startswith(":"):
+            name, data = event.split("\n")
+            found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+    return found
+
+
+def test_p2_the_trail_of_an_execution(server: Served) -> None:
+    ran = server.execute("print('trailed')").json()
+    found = server.ask("GET", f"/v1/trail/{ran['execution_id']}").json()
+    assert found["status"] == "ok"
+    assert (found["attempt"]["door"], found["attempt"]["tenant"]) == ("http", "local")
+    assert server.execute("x", language="cobol").status == 400
+    newest = server.ask("GET", "/v1/trail?limit=2").json()["lines"]
+    assert [line["status"] for line in newest] == ["refused", "ok"]
+    assert server.ask("GET", f"/v1/trail/{'0' * 32}").status == 404
+
+
+def test_what_there_is_to_choose_from(server: Served) -> None:
+    engines = server.ask("GET", "/v1/engines").json()["engines"]
+    assert {"jail", "wasm"} <= {engine["name"] for engine in engines}
+    environments = server.ask("GET", "/v1/environments").json()["environments"]
+    assert environments[0]["name"] == "base" and environments[0]["ready"]
+    used = server.ask("GET", "/v1/usage").json()
+    assert used["tenant"] == "local" and used["runs"] > 0 and used["quotas"]["queue"] == 100
+
+
+# -- starting --------------------------------------------------------------------------------------
+
+
+def test_f2_other_addresses_need_a_key(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "belljar.cli.main", "serve", "--host", "0.0.0.0", "--port", "0"]
+    done = subprocess.run(
+        argv,
+        env=os.environ | {"BELLJAR_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 125 and done.stdout == ""
+    assert "there is no key" in done.stderr and "belljar keys add" in done.stderr
+
+
+def test_a1_nothing_of_the_server_is_loaded_without_it() -> None:
+    """`import belljar` and a run must not pay for it, nor need it."""
+    code = (
+        "import sys, belljar\nbelljar.run('pass')\n"
+        "heavy = {'fastapi', 'uvicorn', 'pydantic', 'sqlalchemy', 'structlog', 'starlette'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n", done.stderr

@@ -155,8 +155,8 @@ class State:
         with self._engine.connect() as connection:
             if not sql.inspect(connection).has_table(VERSION_TABLE):
                 return None
-            found = sql.select(sql.column("version_num")).select_from(sql.table(VERSION_TABLE))
-            return connection.execute(found).scalar()
+            found = connection.execute(sql.text(f"SELECT version_num FROM {VERSION_TABLE}"))
+            return str(found.scalar())
 
 
 def _private(path: Path) -> None:
