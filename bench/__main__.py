@@ -20,13 +20,13 @@ from rich.progress import track
 from belljar import Belljar, Settings
 from belljar.environments import catalogue
 from belljar.environments.build import build
-from bench import contenders, kept, load, report, walls
+from bench import contenders, kept, load, report, server, walls
 from bench.contenders import BASE, DATA, Code
 from bench.timing import Absent, Contender, in_turns, percentile
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 CALLERS = (1, 2, 8, 50)
-PARTS = ("latency", "load", "footprint", "walls", "kept")
+PARTS = ("latency", "load", "footprint", "walls", "kept", "server")
 
 
 def arguments() -> argparse.Namespace:
@@ -70,6 +70,11 @@ def main() -> None:
         else {},
         "kept": kept.measure(rounds=chosen.rounds, packages=data_packages())
         if "kept" in chosen.only and not chosen.skip_data
+        else {},
+        "server": server.measure(
+            requests=100 if chosen.quick else 500, seconds=5.0 if chosen.quick else 60.0
+        )
+        if "server" in chosen.only
         else {},
     }
     report.show(numbers, console)

@@ -19,13 +19,14 @@ def show(numbers: Mapping[str, Any], console: Console) -> None:
         _footprint(numbers, console)
     for engine, wall in numbers["walls"].items():
         _wall(engine, wall, console)
-    if numbers["kept"]:
-        _kept(numbers["kept"], console)
+    for part, title in (("kept", "kept sandboxes"), ("server", "over HTTP: print(1)")):
+        if numbers[part]:
+            _parts(numbers[part], title, console)
     _targets(numbers, console)
 
 
-def _kept(parts: Mapping[str, Any], console: Console) -> None:
-    table = Table(title="kept sandboxes", title_justify="left", show_header=False)
+def _parts(parts: Mapping[str, Any], title: str, console: Console) -> None:
+    table = Table(title=title, title_justify="left", show_header=False)
     for part, fields in parts.items():
         for name, value in fields.items():
             shown = f"{value / MIB:.1f} MiB" if "bytes" in name else f"{value:.2f}"

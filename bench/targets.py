@@ -77,6 +77,10 @@ def _kept(part: str, field: str, *, per: float = 1.0) -> Callable[[Numbers], flo
     return lambda numbers: float(numbers["kept"][part][field] / per)
 
 
+def _server(part: str, field: str, *, per: float = 1.0) -> Callable[[Numbers], float]:
+    return lambda numbers: float(numbers["server"][part][field] / per)
+
+
 def _ten_steps(numbers: Numbers) -> float:
     taken = numbers["kept"]["analysis"]
     return float(taken["kept_ms"] / taken["bare_ms"])
@@ -167,4 +171,13 @@ TARGETS = (
         measure=_kept("branching", "branches_added_bytes", per=1e6),
     ),
     Target(text="kept: data sandboxes alive", least=200, measure=_kept("many", "alive")),
+    Target(text="POST /execute: p50 to bare", most=0.6, measure=_server("execute", "ratio")),
+    Target(text="50 clients: runs/s over HTTP", least=100, measure=_server("load", "per_second")),
+    Target(text="50 clients: failures", most=0, measure=_server("load", "failures")),
+    Target(text="50 clients: ms, p99", most=1000, measure=_server("load", "p99_ms")),
+    Target(
+        text="50 clients: MB that the server grows in the last three quarters",
+        most=20,
+        measure=_server("load", "grown_bytes", per=1e6),
+    ),
 )
