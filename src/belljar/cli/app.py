@@ -6,7 +6,20 @@ from typing import Annotated
 
 import typer
 
-from belljar.cli import doctor, engines, env, image, keys, prove, run, serve, shell, trail, version
+from belljar.cli import (
+    doctor,
+    engines,
+    env,
+    image,
+    keys,
+    mcp,
+    prove,
+    run,
+    serve,
+    shell,
+    trail,
+    version,
+)
 from belljar.cli.table import command
 
 app = typer.Typer(
@@ -24,6 +37,7 @@ app.command(epilog=engines.EPILOG)(engines.engines)
 app.command(epilog=doctor.EPILOG)(doctor.doctor)
 app.command(epilog=prove.EPILOG)(prove.prove)
 app.command(epilog=serve.EPILOG)(serve.serve)
+app.command("mcp", epilog=mcp.EPILOG)(command(mcp.OPTIONS, mcp.mcp))
 app.add_typer(keys.app, name="keys")
 app.add_typer(env.app, name="env")
 app.add_typer(image.app, name="image")

@@ -1,0 +1,75 @@
+"""One run for a model: a sandbox that lives for it, so that values and pictures come back (S3)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from contextlib import aclosing
+from typing import Any
+
+from belljar.core import Belljar
+from belljar.environments.choose import choose
+from belljar.errors import SandboxFileError, SandboxLost, Unsupported
+from belljar.kept.sandbox import Sandbox
+from belljar.mcp import pictures
+from belljar.model import OutputFile, Result
+from belljar.runtimes import languages
+
+PLACES = ("/workspace", "/data/output")
+DEPTH = 4
+MOST_FILES = 200
+MOST_PICTURES = 8
+
+
+async def once(jar: Belljar, code: str, options: Mapping[str, Any]) -> Result:
+    """Python is run as a cell of a notebook, everything else as a script."""
+    chosen = dict(options)
+    language = languages.get(chosen.get("language", "python"))
+    if language.name != "python" and not chosen.get("inputs"):
+        return await jar.run(code, **chosen)
+    if chosen.get("environment", "auto") == "auto":
+        chosen["environment"] = choose(code, language)
+    box = Sandbox(jar, **chosen, max_runs=1, checkpoints=0)
+    try:
+        await box.open()
+    except Unsupported:  # this wall cannot keep a sandbox, not even for one run
+        if chosen.get("inputs"):
+            raise
+        return await jar.run(code, **chosen)
+    try:
+        result = await box.run(code)
+        given = {f"{PLACES[0]}/{name}" for name in chosen.get("files") or ()}
+        files = await _left(box, given) if result.state_kept else ()
+    finally:
+        await box.close()
+    # There is nothing to go back to, and no state that could be asked for.
+    return dataclasses.replace(result, files=files, run_id=None, state_kept=None)
+
+
+async def _left(box: Sandbox, given: set[str]) -> tuple[OutputFile, ...]:
+    """Names of files, and the contents of pictures."""
+    found: list[OutputFile] = []
+    drawn = 0
+    try:
+        for place in PLACES:
+            async with aclosing(box.files.entries(place, depth=DEPTH)) as entries:
+                async for info in entries:
+                    if len(found) >= MOST_FILES:
+                        return tuple(found)
+                    if not info.is_file or info.path in given:
+                        continue
+                    content = None
+                    if info.name.lower().endswith(".png") and drawn < MOST_PICTURES:
+                        drawn += 1
+                        content = await _read(box, info.path)
+                    found.append(OutputFile(path=info.path, size=info.size, content=content))
+    except (SandboxFileError, SandboxLost):
+        pass  # the guest may say what it likes about its files; its result is known
+    return tuple(found)
+
+
+async def _read(box: Sandbox, path: str) -> bytes | None:
+    try:
+        return await box.files.read(path, most_bytes=pictures.MOST_BYTES)
+    except SandboxFileError:
+        return None
