@@ -128,6 +128,17 @@ def test_s1_nonsense_ends_the_state_and_nothing_else(
     assert neighbour.run("1 + 1").value == "2"
 
 
+def test_s1_a_shell_that_talks_nonsense_is_ended_and_can_begin_anew(
+    jar: belljar.Belljar, neighbour: belljar.Sandbox
+) -> None:
+    with belljar.Sandbox(jar, language="bash") as box:
+        result = box.run("head -c 300000 /dev/zero >&101; echo >&101; sleep 5")
+        assert (result.status, result.state_kept) == ("killed", False)
+        box.restart()
+        assert box.run("echo again").stdout == "again\n"
+    assert neighbour.run("1 + 1").value == "2"
+
+
 @pytest.mark.slow
 def test_s6_a_checkpoint_that_never_greets_is_refused(make: Make) -> None:
     box = make()
