@@ -6,6 +6,7 @@ from belljar.testing.suite.files import Files
 from belljar.testing.suite.kept import Kept
 from belljar.testing.suite.kept_copies import KeptCopies
 from belljar.testing.suite.kept_files import KeptFiles
+from belljar.testing.suite.kept_languages import KeptLanguages
 from belljar.testing.suite.kept_live import KeptLive
 from belljar.testing.suite.life import Life
 from belljar.testing.suite.limits import Limited
@@ -29,5 +30,6 @@ class EngineConformance(
     KeptLive,
     KeptFiles,
     KeptCopies,
+    KeptLanguages,
 ):
     """What a wall must do, through the public interface. Subclass it and set `engine`."""
