@@ -30,7 +30,9 @@ to them. BELLJAR_ALL_PROBES=1 and `belljar prove --kept` leave none out."""
 
 def chosen() -> Iterator[Probe]:
     for probe in load():
-        if not probe.needs and KEPT not in probe.not_behind and (ALL or probe.id not in SLOW):
+        if probe.needs or probe.not_behind.keys() & {KEPT, f"jail+{KEPT}"}:
+            continue
+        if ALL or probe.id not in SLOW:
             yield probe
 
 

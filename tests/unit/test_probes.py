@@ -68,6 +68,7 @@ def test_row_is_whole(probe: Probe) -> None:
     assert probe.id.startswith(PREFIX[probe.boundary] + "-")
     assert probe.title and probe.expected and probe.source and probe.broken_when
     walls = {*registry.BUILT_IN, *(f"docker+{name}" for name in RUNTIMES), KEPT} - {"jail"}
+    walls |= {f"{name}+{KEPT}" for name in registry.BUILT_IN}
     assert set(probe.not_behind) <= walls, "the jail holds them all"
     assert all(probe.not_behind.values()), "a reason for each"
     assert set(probe.fixtures) <= KNOWN

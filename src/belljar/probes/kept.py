@@ -49,7 +49,7 @@ class KeptProver(Prover):
 
     @property
     def walls(self) -> tuple[str, ...]:
-        return (*super().walls, KEPT)
+        return (*super().walls, KEPT, f"{self.engine}+{KEPT}")
 
     def run_each(self, probe: Probe) -> list[Result]:
         if probe.runs > 1:

@@ -21,7 +21,8 @@ LANGUAGES = {
 }
 INSIDE = "inside"
 KEPT = "kept"
-"""Among the walls of `behind.toml`: a sandbox that lives from run to run, whatever it is behind."""
+"""Among the walls of `behind.toml`: a sandbox that lives from run to run, whatever it is behind;
+and "jail+kept" where that matters."""
 
 _PLACEHOLDER = re.compile(r"\{\{([A-Z0-9_]+)\}\}")
 
