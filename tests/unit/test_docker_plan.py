@@ -53,6 +53,16 @@ def test_limits() -> None:
         assert {"size=7", "nr_inodes=9", "uid=50007", "nosuid", "nodev"} <= set(options.split(","))
 
 
+def test_s6_a_kept_sandbox_has_a_place_for_its_past_that_the_code_may_not_write() -> None:
+    kept = Ground(name="base", mount="/opt/belljar/base", kept=True)
+    limits = Limits(disk_bytes=7, disk_files=9)
+    quota = body(limits=limits, ground=kept)["HostConfig"]["Tmpfs"][plan.STORE].split(",")
+    assert {"size=7", "nr_inodes=9", "uid=50007", "mode=0700", "nosuid", "nodev"} <= set(quota)
+    told = plan.configuration(PLACE, kept, limits, waiting=False)
+    assert told["kept"] and told["roots"]["store"] == plan.STORE not in told["writable"]
+    assert plan.STORE not in body()["HostConfig"]["Tmpfs"]
+
+
 def test_the_smallest_container_can_start() -> None:
     assert body(limits=Limits(memory_bytes=16 * MIB))["HostConfig"]["Memory"] == plan.START_BYTES
 
