@@ -9,6 +9,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -91,7 +92,7 @@ def data_packages() -> Path:
 def latency(chosen: argparse.Namespace, codes: Sequence[Code]) -> dict[str, Any]:
     pooled, unpooled = Belljar(Settings()), Belljar(Settings(pool_size=0))
     table: dict[str, Any] = {}
-    with pooled, unpooled:
+    with tempfile.TemporaryDirectory() as folder, pooled, unpooled, _trailed(folder) as trailed:
         for code in codes:
             taking: list[Contender | Absent] = [
                 contenders.bare(code),
@@ -100,6 +101,7 @@ def latency(chosen: argparse.Namespace, codes: Sequence[Code]) -> dict[str, Any]
                 *contenders.belljar(code, pooled, unpooled),
             ]
             if code.environment == "base":
+                taking.append(contenders.trailed(code, trailed))
                 taking.append(contenders.command_line(code))
             present = [item for item in taking if isinstance(item, Contender)]
             in_turns(present, track(range(chosen.rounds), description=f"latency, {code.group}"))
@@ -110,6 +112,10 @@ def latency(chosen: argparse.Namespace, codes: Sequence[Code]) -> dict[str, Any]
                 for item in taking
             }
     return table
+
+
+def _trailed(folder: str) -> Belljar:
+    return Belljar(Settings(trail=f"sqlite:///{folder}/trail.db"))
 
 
 def sustained(chosen: argparse.Namespace, codes: Sequence[Code]) -> list[dict[str, Any]]:

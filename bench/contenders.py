@@ -162,6 +162,17 @@ def belljar(code: Code, pooled: Belljar, unpooled: Belljar) -> list[Contender]:
     ]
 
 
+def trailed(code: Code, jar: Belljar) -> Contender:
+    """As "belljar, pooled", with every run written down before it starts and after it ended."""
+
+    def refilled() -> None:
+        jar.warm(code.environment, jar.settings.pool_size)
+        time.sleep(REST_S)
+
+    once = in_jar(jar, code)
+    return Contender(name="belljar, pooled, trail on", group=code.group, once=once, settle=refilled)
+
+
 def command_line(code: Code) -> Contender | Absent:
     name = "belljar run, cold command line"
     program = Path(sys.executable).with_name("belljar")
