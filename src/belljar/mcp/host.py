@@ -65,6 +65,8 @@ class Host(Protocol):
         self, asked: Asked, kept: Kept, count: int, before_run: int | None
     ) -> list[Kept]: ...
 
+    async def rollback(self, asked: Asked, kept: Kept, run_id: int) -> None: ...
+
     async def end(self, kept: Kept) -> None: ...
 
 
@@ -102,6 +104,9 @@ class LocalHost:
         self, asked: Asked, kept: Kept, count: int, before_run: int | None
     ) -> list[Kept]:
         return [self._keep(box) for box in await kept.box.fork(count, at=before_run)]
+
+    async def rollback(self, asked: Asked, kept: Kept, run_id: int) -> None:
+        await kept.box.rollback(run_id)
 
     async def end(self, kept: Kept) -> None:
         self._kept.discard(kept)

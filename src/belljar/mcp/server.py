@@ -29,6 +29,8 @@ from belljar.mcp.host import Asked, Host
 from belljar.mcp.shelf import Shelf
 from belljar.mcp.tools import TOOLS, Call
 
+MOST_SHELVES = 200
+"""Then those that stand empty go."""
 SESSION_HEADER = "mcp-session-id"
 INSTRUCTIONS = """\
 Belljar runs code in sandboxes: no network, limits on time and memory, nothing of this machine in \
@@ -48,6 +50,8 @@ class Desk:
 
     def shelf(self, session: str, *, most: int) -> Shelf:
         if session not in self._shelves:
+            if len(self._shelves) >= MOST_SHELVES:
+                self.sweep()
             self._shelves[session] = Shelf(self.host, most=most)
         return self._shelves[session]
 
@@ -68,15 +72,15 @@ class Desk:
             await asyncio.wait(self.loose)
 
 
-def build(host: Host, *, sessionless: int | None = None) -> Server[Desk]:
+def build(desk: Desk, *, sessionless: int | None = None) -> Server[Desk]:
     """`sessionless`: how many sandboxes those may keep together that come without a session."""
+    host = desk.host
     by_name = {spec.name: spec for spec in TOOLS}
     listed = [spec.described(host.settings) for spec in TOOLS]
     schemas = {tool.name: tool.input_schema for tool in listed}
 
     @asynccontextmanager
     async def life(_: Server[Desk]) -> AsyncIterator[Desk]:
-        desk = Desk(host)
         try:
             yield desk
         finally:
@@ -101,7 +105,6 @@ def build(host: Host, *, sessionless: int | None = None) -> Server[Desk]:
                 arguments.explain(error),
                 f"arguments of {spec.name}: {', '.join(schemas[spec.name]['properties'])}",
             )
-        desk = ctx.lifespan_context
         session = _session(ctx)
         most = host.terms.sandboxes if session or sessionless is None else sessionless
         call = Call(

@@ -13,7 +13,7 @@ from mcp.server.stdio import stdio_server
 from belljar.core import Belljar
 from belljar.environments.folders import Progress
 from belljar.mcp.host import LocalHost, Terms
-from belljar.mcp.server import build
+from belljar.mcp.server import Desk, build
 from belljar.settings import Settings
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -46,7 +46,7 @@ async def _serve(
 
     for number in SIGNALS:
         loop.add_signal_handler(number, stop, number)
-    server = build(host)
+    server = build(Desk(host))
     try:
         async with stdio_server() as (reading, writing):
             await server.run(reading, writing, server.create_initialization_options())

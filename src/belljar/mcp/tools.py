@@ -175,7 +175,7 @@ async def rollback_sandbox(call: Call, given: arguments.RollbackSandbox) -> Call
     if given.run_id not in known:
         can = f"runs that can be undone: {', '.join(map(str, known))}" if known else "none can be"
         raise InvalidRequest(f"run {given.run_id} cannot be undone", hint=can)
-    await kept.box.rollback(given.run_id)
+    await call.host.rollback(call.asked, kept, given.run_id)
     left = list(kept.box.checkpoints())
     words = f"Variables and files of {given.sandbox_id} are as before run {given.run_id}."
     return said(words, {"sandbox_id": given.sandbox_id, "can_undo": left})

@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from belljar import __version__
@@ -24,6 +25,7 @@ from belljar.server.routes import (
     execute,
     files,
     health,
+    mcp,
     processes,
     runs,
     sandboxes,
@@ -38,13 +40,17 @@ ROUTERS = (
 
 
 def build(server: Server) -> ASGIApp:
+    doors = mcp.Doors()
+
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
         await server.start()
         yield
+        await doors.close()
         await server.stop()
 
     app = _with_routes(lifespan=life)
+    app.router.routes.append(Route(mcp.PATH, doors, include_in_schema=False))
     app.state.server = server
     return Gate(app, server)
 

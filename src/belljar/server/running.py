@@ -22,9 +22,17 @@ T = TypeVar("T")
 
 
 async def run(
-    server: Server, request: Request, code: str, options: Mapping[str, Any], **live: Any
+    server: Server,
+    request: Request,
+    code: str,
+    options: Mapping[str, Any],
+    *,
+    door: str = "http",
+    execute: Callable[..., Awaitable[Result]] | None = None,
+    **live: Any,
 ) -> Result:
-    """The result, or the reason why there is none. `live`: on_output, on_usage."""
+    """The result, or the reason why there is none. `live`: on_output, on_usage. `execute`: instead
+    of `Belljar.run`, with what that would be given."""
     visit = visit_of(request)
     tenant = visit.tenant
     assert tenant is not None  # the gate lets nobody else in
@@ -41,17 +49,18 @@ async def run(
         ):
             server.metrics.queued_seconds.observe(time.perf_counter() - arrived)
             begun = True
-            result = await server.jar.run(code, **chosen, **live, caller=caller(visit))
+            work = execute or server.jar.run
+            result = await work(code, **chosen, **live, caller=caller(visit, door))
     except (BelljarError, ApiError) as error:
         reason = error.code if isinstance(error, ApiError) else code_of(type(error))
         server.metrics.refused.labels(tenant.name, reason).inc()
         log.info("refused", request_id=visit.request_id, reason=reason)
         if not begun:
-            await refused(server, visit, code, options, reason)
+            await refused(server, visit, code, options, reason, door=door)
         raise
     except asyncio.CancelledError:
         if not begun:
-            server.soon(refused(server, visit, code, options, "client_gone"))
+            server.soon(refused(server, visit, code, options, "client_gone", door=door))
         raise
     tenant.used(result.usage.cpu_ms)
     server.metrics.ended(tenant.name, result)
@@ -59,18 +68,24 @@ async def run(
 
 
 async def refused(
-    server: Server, visit: Visit, code: str, options: Mapping[str, Any], reason: str
+    server: Server,
+    visit: Visit,
+    code: str,
+    options: Mapping[str, Any],
+    reason: str,
+    *,
+    door: str = "http",
 ) -> None:
     """Every attempt is in the trail, those too that never came to run (P2)."""
     try:
-        await server.jar.refused(code, reason, **options, caller=caller(visit))
+        await server.jar.refused(code, reason, **options, caller=caller(visit, door))
     except BelljarError as error:
         log.error("not in the trail", request_id=visit.request_id, error=str(error))
 
 
-def caller(visit: Visit) -> Caller:
+def caller(visit: Visit, door: str = "http") -> Caller:
     assert visit.tenant is not None
-    return Caller(tenant=visit.tenant.name, door="http", request_id=visit.request_id)
+    return Caller(tenant=visit.tenant.name, door=door, request_id=visit.request_id)
 
 
 async def while_client_waits(
