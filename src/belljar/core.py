@@ -73,9 +73,11 @@ class Belljar:
         *,
         paths: Mapping[str, str | os.PathLike[str]] | None = None,
         sandbox_id: str = "",
+        code: str = "",
     ) -> Held:
-        """What `Sandbox` is made of; `options` are those of `run` that describe a sandbox."""
-        request = make_request("", options, self.settings)
+        """What `Sandbox` is made of; `options` are those of `run` that describe a sandbox. `code`:
+        what it is for, if that is known; environment and warm interpreter are chosen by it."""
+        request = make_request(code, options, self.settings)
         caller = cast(Caller | None, options.get("caller")) or NOBODY
         return await self._open().keep(
             request, paths=paths or {}, caller=caller, sandbox_id=sandbox_id

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, cast
 
 from belljar.core import Belljar
-from belljar.environments.choose import choose
-from belljar.errors import SandboxFileError, SandboxLost, Unsupported
+from belljar.errors import SandboxFileError, SandboxLost, UnknownLanguage, Unsupported
+from belljar.holding import Held
 from belljar.kept.sandbox import Sandbox
 from belljar.mcp import pictures
 from belljar.model import OutputFile, Result
@@ -24,12 +24,9 @@ MOST_PICTURES = 8
 async def once(jar: Belljar, code: str, options: Mapping[str, Any]) -> Result:
     """Python is run as a cell of a notebook, everything else as a script."""
     chosen = dict(options)
-    language = languages.get(chosen.get("language", "python"))
-    if language.name != "python" and not chosen.get("inputs"):
+    if not _is_python(chosen.get("language", "python")) and not chosen.get("inputs"):
         return await jar.run(code, **chosen)
-    if chosen.get("environment", "auto") == "auto":
-        chosen["environment"] = choose(code, language)
-    box = Sandbox(jar, **chosen, max_runs=1, checkpoints=0)
+    box = Sandbox(cast(Belljar, _For(jar, code)), **chosen, max_runs=1, checkpoints=0)
     try:
         await box.open()
     except Unsupported:  # this wall cannot keep a sandbox, not even for one run
@@ -44,6 +41,24 @@ async def once(jar: Belljar, code: str, options: Mapping[str, Any]) -> Result:
         await box.close()
     # There is nothing to go back to, and no state that could be asked for.
     return dataclasses.replace(result, files=files, run_id=None, state_kept=None)
+
+
+class _For:
+    """A Belljar whose sandboxes are made for some code: it is judged, and its environment and warm
+    interpreter are chosen, before there is one."""
+
+    def __init__(self, jar: Belljar, code: str) -> None:
+        self._jar, self._code = jar, code
+
+    async def keep(self, options: Mapping[str, object], **more: Any) -> Held:
+        return await self._jar.keep(options, code=self._code, **more)
+
+
+def _is_python(language: str) -> bool:
+    try:
+        return languages.get(language).name == "python"
+    except UnknownLanguage:
+        return False
 
 
 async def _left(box: Sandbox, given: set[str]) -> tuple[OutputFile, ...]:
