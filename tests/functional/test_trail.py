@@ -197,6 +197,8 @@ def test_p2_every_attempt_is_written_refused_ones_too(url: str) -> None:
                 jar.run(code, caller=acme, **options)  # type: ignore[arg-type]
         with belljar.Sandbox(jar, caller=acme) as box:
             told += [(box.run("x = 41").execution_id, "run", "ok")]
+            box.rollback(1)
+            told += [(box.run("x = 41").execution_id, "run", "ok")]
             told += [(box.exec(["sleep", "9"], timeout_s=0.1).execution_id, "command", "timeout")]
             with pytest.raises(belljar.BelljarError):
                 box.install("a-package-that-nobody-allows")
@@ -212,7 +214,8 @@ def test_p2_every_attempt_is_written_refused_ones_too(url: str) -> None:
         assert (told_by_id[id_].attempt["action"], told_by_id[id_].status) == (action, status)
     counted = Counter((entry.attempt["action"], entry.status) for entry in written)
     assert counted == {
-        ("run", "ok"): 4,
+        ("run", "ok"): 5,
+        ("rollback", "ok"): 1,
         ("run", "error"): 1,
         ("run", "denied"): 1,
         ("run", "refused"): 3,

@@ -37,7 +37,11 @@ def test_p2_anything_can_be_asked_for_and_is_written_down(
         packages=number,  # type: ignore[arg-type]
     )
     caller = Caller(tenant=tenant)  # type: ignore[arg-type]
-    asked = records.asked("run", request, caller, most_text=1000)
+    more = {"install": (tenant, [number]), "argv": (tenant, number), "paths": number}
+    for argv in (number, list(names), None):
+        records.canonical(records.asked("command", request, caller, most_text=9, argv=argv))
+    records.canonical(records.ended("closed", reason=tenant, error=number))
+    asked = records.asked("run", request, caller, most_text=1000, **more)
     written = line(7, records.GENESIS, {**asked, "kind": "attempt"})
     assert written.body.isascii() and "\0" not in written.body
     assert written.tenant.isascii() and "\0" not in written.tenant

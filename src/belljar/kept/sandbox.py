@@ -303,8 +303,7 @@ class Sandbox:
         terminal: bool = False,
     ) -> Process:
         """Starts a program and returns at once. `terminal`: it gets one, for interactive ones."""
-        words = (program,) if isinstance(program, str) else tuple(map(str, program))
-        entry = await self._entry("command", argv=words)
+        entry = await self._entry("command", argv=program)
         try:
             await entry.written()
             process = await self._start(program, shell, env, folder, terminal)
@@ -379,7 +378,7 @@ class Sandbox:
 
     async def restart(self) -> None:
         """A new interpreter: variables and checkpoints are gone, files stay."""
-        async with self._taking_turns():
+        async with await self._entry("rollback", before_run=run_id), self._taking_turns():
             held = self._usable(state=False)
             await self._ask(held, "restart", next_run=self._runs + 1)
             self._lost = ""
@@ -390,7 +389,7 @@ class Sandbox:
         the run `at`. Threads that were running are not in them."""
         if type(count) is not int or not 1 <= count <= 256:
             raise InvalidRequest(f"fork: count must be a whole number of 1 to 256, not {count!r}")
-        async with self._taking_turns():
+        async with await self._entry("restart"), self._taking_turns():
             children: list[Sandbox] = []
             try:
                 for _ in range(count):

@@ -78,6 +78,13 @@ def number(value: object) -> int | float | str | None:
     return f"<{type(value).__name__}>"
 
 
+def plain(value: object) -> Any:
+    """Anything, as JSON can hold it."""
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value[:MOST_FILES]]
+    return text(value) if isinstance(value, str) else number(value)
+
+
 def sha256(content: str | bytes) -> str:
     data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     return hashlib.sha256(data).hexdigest()
@@ -128,7 +135,7 @@ def asked(
     caller: Caller,
     *,
     most_text: int = 0,
-    argv: tuple[str, ...] = (),
+    argv: object = None,
     **more: Any,
 ) -> dict[str, Any]:
     """An attempt. `most_text`: the longest code whose text is kept, 0 for none. Never variables:
@@ -146,7 +153,7 @@ def asked(
         "inputs": contents(request.inputs),
         "filter": text(request.filter),
         "language_level": text(request.language_level),
-        **{name: value for name, value in more.items() if value not in ("", None)},
+        **{name: plain(value) for name, value in more.items() if value not in ("", None)},
     }
     if isinstance(request.stdin, (str, bytes)):
         line["stdin_bytes"] = len(request.stdin)
@@ -155,10 +162,12 @@ def asked(
     if isinstance(need := request.need, (str, list, tuple)):
         line["need"] = [text(item) for item in ((need,) if isinstance(need, str) else need[:32])]
     code: object = request.code
-    if argv:
-        line["argv_sha256"] = sha256("\0".join(argv))
+    if argv is not None:
+        words = argv if isinstance(argv, (list, tuple)) else (argv,)
+        texts = [word if isinstance(word, str) else text(word) or "" for word in words]
+        line["argv_sha256"] = sha256("\0".join(texts))
         if most_text:
-            line["argv"] = list(argv)
+            line["argv"] = [text(word, PATH_CHARACTERS) for word in texts[:MOST_FILES]]
     elif isinstance(code, str) and (code or action == "run"):
         line["code_sha256"] = sha256(code)
         line["code_bytes"] = len(code.encode("utf-8", "surrogatepass"))
@@ -203,4 +212,4 @@ def answered(result: Result) -> dict[str, Any]:
 
 def ended(status: str, **more: Any) -> dict[str, Any]:
     """The end of something that has no result."""
-    return {"status": status, **{name: value for name, value in more.items() if value}}
+    return {"status": status, **{name: plain(value) for name, value in more.items() if value}}
