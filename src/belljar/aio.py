@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 from belljar.core import Belljar
 from belljar.jar import shared
 from belljar.model import Result
-from belljar.options import RunOptions
+from belljar.options import PlacedOptions
 
 if TYPE_CHECKING:
     from belljar.kept.sandbox import Sandbox
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["Belljar", "Sandbox", "run"]
 
 
-async def run(code: str, **options: Unpack[RunOptions]) -> Result:
+async def run(code: str, **options: Unpack[PlacedOptions]) -> Result:
     """As `belljar.run`, with the same shared pools, without blocking the caller's loop."""
-    return await asyncio.wrap_future(shared().submit(code, **options))
+    here = shared(options.pop("url", ""), options.pop("key", ""))
+    return await asyncio.wrap_future(here.submit(code, **options))  # type: ignore[misc]
 
 
 def __getattr__(name: str) -> object:

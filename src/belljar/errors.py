@@ -14,7 +14,9 @@ BelljarError
 │   └── InvalidModule         a WebAssembly module that is none, or wants what was not linked
 ├── Unavailable               this machine or installation lacks something; the hint says what to do
 │   ├── EngineUnavailable
-│   └── EnvironmentUnavailable
+│   ├── EnvironmentUnavailable
+│   └── ServerUnreachable     `url=`: nobody answers there, or the connection broke
+├── ServerRefused             `url=`: the server's own reasons: key, quota, queue; `code` says which
 ├── EngineError               a wall could not be built, or broke: the host's fault, not the code's
 ├── ModuleStopped             a WebAssembly module did not return from a call: `status` says why
 ├── TrailError                the trail cannot be written: nothing ran, or what ran is not told
@@ -108,6 +110,30 @@ class EngineUnavailable(Unavailable):
 
 class EnvironmentUnavailable(Unavailable):
     pass
+
+
+class ServerUnreachable(Unavailable):
+    pass
+
+
+class ServerRefused(BelljarError):
+    """`url=`: what only a server says; everything else is the exception that it is here."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        code: str = "",
+        retryable: bool = False,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+        """unauthenticated, quota_exceeded, queue_full, not_found, shutting_down …"""
+        self.retryable = retryable
+        """The same request may succeed later without being changed."""
+        self.retry_after_s = retry_after_s
 
 
 class EngineError(BelljarError):

@@ -7,22 +7,25 @@ import os
 import threading
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Unpack, cast
 
 from belljar import core
 from belljar.environments.folders import Progress
-from belljar.errors import Closed
+from belljar.errors import Closed, InvalidRequest, Unsupported
 from belljar.model import Result
-from belljar.options import RunOptions
+from belljar.options import PlacedOptions, RunOptions
 from belljar.portal import Portal
 from belljar.settings import Settings
 
 if TYPE_CHECKING:
+    from belljar import client
     from belljar.policy.filter import Rules
 
 
 class Belljar:
-    """Owns engines and their pools: `with Belljar() as jar: jar.run(...)`. Threads may share it."""
+    """Owns engines and their pools: `with Belljar() as jar: jar.run(...)`. Threads may share it.
+
+    With `url` and `key` it is a server's."""
 
     def __init__(
         self,
@@ -30,14 +33,27 @@ class Belljar:
         *,
         rules: Rules | None = None,
         on_progress: Progress | None = None,
+        url: str = "",
+        key: str = "",
     ) -> None:
-        self._jar = core.Belljar(settings, rules=rules, on_progress=on_progress)
+        self._jar: core.Belljar | client.Belljar
+        self._remote = bool(url)
+        if url:
+            from belljar import client  # few programs speak to a server
+
+            if settings or rules:
+                raise InvalidRequest("url: a server has settings and rules of its own")
+            self._jar = client.Belljar(url, key)
+        else:
+            self._jar = core.Belljar(settings, rules=rules, on_progress=on_progress)
         self._portal: Portal | None = Portal()
         self._owner = os.getpid()
 
     @property
     def settings(self) -> Settings:
-        return self._jar.settings
+        if self._remote:
+            raise Unsupported("a server's settings are its operator's")
+        return cast(core.Belljar, self._jar).settings
 
     def __enter__(self) -> Belljar:
         return self
@@ -72,7 +88,7 @@ class Belljar:
             portal.close()
 
     @property
-    def asynchronous(self) -> core.Belljar:
+    def asynchronous(self) -> core.Belljar | client.Belljar:
         """What this is the face of; to be used on the portal's thread only."""
         return self._jar
 
@@ -92,18 +108,19 @@ class Belljar:
 
 
 _lock = threading.Lock()
-_shared: tuple[int, Belljar] | None = None
+_shared: dict[tuple[str, str], tuple[int, Belljar]] = {}
 
 
-def shared() -> Belljar:
-    """The Belljar behind the module-level functions; a forked process gets its own."""
-    global _shared
+def shared(url: str = "", key: str = "") -> Belljar:
+    """The Belljar behind the module-level functions, one for each place; a forked process gets its
+    own."""
     with _lock:
-        if _shared is None or _shared[0] != os.getpid():
-            jar = Belljar()
-            _shared = (os.getpid(), jar)
+        owner, jar = _shared.get((url, key), (0, None))
+        if jar is None or owner != os.getpid():
+            jar = Belljar(url=url, key=key)
+            _shared[url, key] = (os.getpid(), jar)
             atexit.register(_close, jar, os.getpid())
-        return _shared[1]
+        return jar
 
 
 def _close(jar: Belljar, owner: int) -> None:
@@ -111,6 +128,7 @@ def _close(jar: Belljar, owner: int) -> None:
         jar.close()
 
 
-def run(code: str, **options: Unpack[RunOptions]) -> Result:
-    """Runs `code` in a fresh sandbox with pools shared by the whole process."""
-    return shared().run(code, **options)
+def run(code: str, **options: Unpack[PlacedOptions]) -> Result:
+    """Runs `code` in a fresh sandbox with pools shared by the whole process, or at a server."""
+    here = shared(options.pop("url", ""), options.pop("key", ""))
+    return here.run(code, **options)  # type: ignore[misc]

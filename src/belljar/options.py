@@ -47,6 +47,14 @@ class RunOptions(TypedDict, total=False):
     """Who asks, for the trail."""
 
 
+class PlacedOptions(RunOptions, total=False):
+    """For the module-level functions."""
+
+    url: str
+    """Where a belljar server is; without it the code runs on this machine."""
+    key: str
+
+
 LIVE = ("stdin_descriptor", "on_output", "on_usage", "caller")
 """Options that belong to the call, not to the request: they cannot travel."""
 

@@ -187,12 +187,12 @@ class Files:
     ) -> Reader | Writer:
         """To be used as `async with files.open(path) as reader`, piece by piece."""
         if mode == "rb":
-            return Reader(self._talk, path)
+            return self._reader(path)
         if mode not in ("wb", "ab", "xb"):
             raise InvalidRequest(f"no such mode: {mode!r}", hint='"rb", "wb", "ab" or "xb"')
         if permissions is not None and not 0 <= permissions <= 0o777:
             raise InvalidRequest("permissions are a number from 0 to 0o777")
-        return Writer(self._talk, path, mode, permissions)
+        return self._writer(path, mode, permissions)
 
     async def upload(
         self, local_path: str | os.PathLike[str], path: str, *, mode: int | None = None
@@ -243,6 +243,12 @@ class Files:
             return size
 
     # -- how -------------------------------------------------------------------------------------
+
+    def _reader(self, path: str) -> Reader:
+        return Reader(self._talk, path)
+
+    def _writer(self, path: str, mode: str, permissions: int | None) -> Writer:
+        return Writer(self._talk, path, mode, permissions)
 
     async def _ask(self, op: str, **fields: Any) -> dict[str, Any]:
         return await ask(self._talk, op, **fields)

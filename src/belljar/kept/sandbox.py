@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-from belljar import inputs
+from belljar import client, inputs
 from belljar.conversation import Refusal
 from belljar.core import Belljar
 from belljar.engines.base import Inside
@@ -47,7 +47,16 @@ class Sandbox:
     Variables, imports, the working directory and files stay from run to run. A failing run, a
     time-out or `sys.exit()` ends that run, not the sandbox."""
 
-    def __init__(self, jar: Belljar | None = None, **options: Any) -> None:
+    def __new__(cls, jar: Belljar | client.Belljar | None = None, **options: Any) -> Sandbox:
+        """With `url` or a client it is one at a server."""
+        if cls is Sandbox and (isinstance(jar, client.Belljar) or options.get("url")):
+            from belljar.kept.remote.sandbox import RemoteSandbox
+
+            return object.__new__(RemoteSandbox)
+        return object.__new__(cls)
+
+    def __init__(self, jar: Belljar | client.Belljar | None = None, **options: Any) -> None:
+        assert not isinstance(jar, client.Belljar)  # see __new__
         self._jar = jar
         self._own_jar = jar is None
         self._options = make_options(options)
@@ -368,7 +377,7 @@ class Sandbox:
 
     async def rollback(self, run_id: int) -> None:
         """Variables and files are again what they were before that run."""
-        async with self._taking_turns():
+        async with await self._entry("rollback", before_run=run_id), self._taking_turns():
             held = self._usable(state=False)
             held.check_copies()
             told = await self._ask(held, "rollback", run=run_id, next_run=self._runs + 1)
@@ -378,7 +387,7 @@ class Sandbox:
 
     async def restart(self) -> None:
         """A new interpreter: variables and checkpoints are gone, files stay."""
-        async with await self._entry("rollback", before_run=run_id), self._taking_turns():
+        async with await self._entry("restart"), self._taking_turns():
             held = self._usable(state=False)
             await self._ask(held, "restart", next_run=self._runs + 1)
             self._lost = ""
@@ -389,7 +398,7 @@ class Sandbox:
         the run `at`. Threads that were running are not in them."""
         if type(count) is not int or not 1 <= count <= 256:
             raise InvalidRequest(f"fork: count must be a whole number of 1 to 256, not {count!r}")
-        async with await self._entry("restart"), self._taking_turns():
+        async with self._taking_turns():
             children: list[Sandbox] = []
             try:
                 for _ in range(count):
@@ -453,7 +462,8 @@ class Sandbox:
         limits = held.request.limits
         processes = limits.processes + self._states(held) + 3
         inside = held.conversation.wall.apply(dataclasses.replace(limits, processes=processes))
-        if inside.watch_memory_bytes and held.engine.capabilities.branches:
+        branches = held.engine.capabilities.branches and not held.driver
+        if inside.watch_memory_bytes and branches:
             # Branches are seen in their parent, so nobody can watch one alone: each process has
             # the limit, and what all use is only told.
             rlimits = {**inside.rlimits, "RLIMIT_DATA": inside.watch_memory_bytes}

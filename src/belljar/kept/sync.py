@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from belljar import jar
+from belljar.errors import InvalidRequest
 from belljar.kept import events
 from belljar.kept import processes as asynchronous_processes
 from belljar.kept import sandbox as asynchronous
@@ -31,12 +32,17 @@ class Sandbox:
     """`with Sandbox(environment="data") as box: box.run("x = 41"); box.run("x + 1").value`.
 
     Variables, imports, the working directory and files stay from run to run. A failing run, a
-    time-out or `sys.exit()` ends that run, not the sandbox. Threads may share it."""
+    time-out or `sys.exit()` ends that run, not the sandbox. Threads may share it.
+
+    With `url` and `key` it is at a server; with `sandbox_id` one that is there already."""
 
     def __init__(self, jar: jar.Belljar | None = None, **options: Any) -> None:
         self._jar = jar
+        self._place = (options.pop("url", ""), options.pop("key", ""))
+        self._options = dict(options)
+        if options.pop("sandbox_id", "") and not self._place[0] and jar is None:
+            raise InvalidRequest("sandbox_id: only a server has sandboxes to be found again")
         make_options(options)  # a mistake is told at once
-        self._options = options
         self._box: asynchronous.Sandbox | None = None
         self._portal: Portal | None = None
 
@@ -61,7 +67,7 @@ class Sandbox:
     def open(self) -> None:
         """Makes the sandbox; `with` does it, and so does the first use."""
         if self._box is None:
-            owner = self._jar or jar.shared()
+            owner = self._jar or jar.shared(*self._place)
             self._portal = owner.portal()
             self._box = self._portal.call(_open(owner.asynchronous, self._options))
 

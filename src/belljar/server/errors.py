@@ -28,6 +28,7 @@ OF_BELLJAR: Mapping[type[errors.BelljarError], Kind] = {
     # What this server lacks is no fault of the request, and asking again does not help.
     errors.Unavailable: Kind(409),
     errors.EngineError: Kind(500, True),
+    errors.ServerRefused: Kind(502, True),
     errors.ModuleStopped: Kind(400),
     errors.SandboxFileMissing: Kind(404),
     errors.SandboxFileExists: Kind(409),

@@ -19,7 +19,8 @@ from belljar.server.server import Server
 
 AHEAD = 64
 """Events that wait for a client; the run's own bounds hold for what is before them."""
-INTERRUPT_S = 3.0
+INTERRUPTS, INSIST_S = 10, 0.3
+"""More than one: the first may come before the code does."""
 KILL_S = 15.0
 log = structlog.get_logger("belljar.server")
 T = TypeVar("T")
@@ -98,13 +99,13 @@ class Step:
     async def _stop(self) -> None:
         """No longer than the run would have had; the turn is free when it has ended."""
         box = self._owned.box
-        while not box.running and not self._work.done():
-            await asyncio.sleep(0.01)
-        box.interrupt()
-        await asyncio.wait((self._work,), timeout=INTERRUPT_S)
-        if not self._work.done():
-            box.kill()
-            await asyncio.wait((self._work,), timeout=KILL_S)
+        for _ in range(INTERRUPTS):
+            box.interrupt()
+            await asyncio.wait((self._work,), timeout=INSIST_S)
+            if self._work.done():
+                return
+        box.kill()
+        await asyncio.wait((self._work,), timeout=KILL_S)
         if not self._work.done():
             self._work.cancel()
 

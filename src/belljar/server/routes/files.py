@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, quote
@@ -28,6 +28,7 @@ from belljar.server.streams import EVENTS
 router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}/files", tags=["files"])
 
 MOST_ENTRIES = 20_000
+PAGE = 1000
 CHANGING = (400, *ASKING, 409)
 Inside = Annotated[str, Query(description="Absolute, or relative to /workspace.", max_length=8192)]
 Depth = Annotated[int, Query(ge=1, le=64)]
@@ -55,18 +56,33 @@ def shown(info: FileInfo) -> dict[str, Any]:
 @router.get(
     "",
     summary="The entries of a folder, and with depth those of the folders in it",
+    description=f"At most {MOST_ENTRIES} at once; with `Accept: text/event-stream` any number, as "
+    f"events `entries` of up to {PAGE} each.",
     operation_id="list_files",
     response_class=Response,
-    responses=responses(FilesAnswer, *CHANGING),
+    responses=responses(FilesAnswer, *CHANGING, content={EVENTS: {"schema": {"type": "string"}}}),
 )
 async def every(
     sandbox_id: str, request: Request, path: Inside = "/workspace", depth: Depth = 1
 ) -> Response:
-    _, owned = owned_by(request, sandbox_id)
-    found = await owned.box.files.list(
-        given(request, "path"), depth=depth, most_entries=MOST_ENTRIES
-    )
+    server, owned = owned_by(request, sandbox_id)
+    inside = given(request, "path")
+    if streams.wanted(request):
+        pages = _pages(owned.box.files.entries(inside, depth=depth))
+        return await streams.respond(pages, send_timeout_s=server.settings.send_timeout_s)
+    found = await owned.box.files.list(inside, depth=depth, most_entries=MOST_ENTRIES)
     return reply({"entries": [shown(info) for info in found]})
+
+
+async def _pages(entries: AsyncGenerator[FileInfo, None]) -> AsyncIterator[streams.Told]:
+    page = []
+    async with aclosing(entries):
+        async for info in entries:
+            page.append(shown(info))
+            if len(page) == PAGE:
+                yield "entries", {"entries": page}
+                page = []
+    yield "entries", {"entries": page}
 
 
 @router.get(

@@ -1,0 +1,1 @@
+"""Kept sandboxes at a server: what `belljar.Sandbox(url=…)` is."""
