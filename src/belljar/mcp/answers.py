@@ -23,11 +23,12 @@ from belljar.model import MIB, Limits, OutputFile, Result
 
 MOST_CHARACTERS = 10_000
 """Of each stream and value: a table of a million rows must not cost a million tokens."""
+MOST_TEXT = 25_000
+"""Of all of them together."""
 MOST_PICTURES = 8
-MOST_PICTURE_BYTES = 8_000_000
 MOST_SHOWN = 20
 """Values that were displayed."""
-MOST_FILES = 50
+MOST_FILES = 20
 
 _HIDDEN = (
     *range(0x202A, 0x202F),  # turn text around
@@ -78,14 +79,17 @@ def told(
     """How a run ended, what it printed, showed and left."""
     blocks: list[ContentBlock] = [text(_verdict(result, limits, most_s, tuple(checkpoints)))]
     shown, album = _shown(result), _Album()
+    room = MOST_TEXT
     for title, content in (
         ("stdout", result.stdout),
         ("stderr", result.stderr),
-        *(("shown", words) for words in shown),
         ("value", result.value or ""),
+        *(("shown", words) for words in shown),
     ):
         if content.strip():
-            blocks.append(text(f"{title}:\n{clip(plain(content.rstrip()))}"))
+            words = clip(plain(content.rstrip()), min(MOST_CHARACTERS, max(room, 100)))
+            room -= len(words)
+            blocks.append(text(f"{title}:\n{words}"))
     for output in result.outputs:
         if isinstance(drawn := output.data.get("image/png"), bytes):
             album.add(drawn)
@@ -112,11 +116,12 @@ class _Album:
         if content in self._seen:
             return
         self._seen.add(content)
-        full = len(self.pictures) >= MOST_PICTURES
-        if full or self._bytes + len(content) > MOST_PICTURE_BYTES:
-            self._left.append("too many")
-        elif why := pictures.why_not(content):
+        if why := pictures.why_not(content):
             self._left.append(why)
+        elif (
+            len(self.pictures) >= MOST_PICTURES or self._bytes + len(content) > pictures.MOST_BYTES
+        ):
+            self._left.append("too many, or too large together: draw them with a smaller dpi")
         else:
             self._bytes += len(content)
             self.pictures.append(picture(content))
@@ -171,7 +176,7 @@ def _shown(result: Result) -> list[str]:
 
 
 def _files(files: tuple[OutputFile, ...]) -> str:
-    lines = [f"{plain(file.path)} ({file.size:,} bytes)" for file in files[:MOST_FILES]]
+    lines = [f"{plain(file.path)[:200]} ({file.size:,} bytes)" for file in files[:MOST_FILES]]
     if len(files) > MOST_FILES:
         lines.append(f"[{len(files) - MOST_FILES} more]")
     head = "files it left, gone with its sandbox (open_sandbox keeps files):"

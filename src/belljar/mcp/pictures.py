@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 import zlib
 
-MOST_BYTES = 3_500_000
-"""In base64 that stays below the 5 MB that models take."""
+MOST_BYTES = 400_000
+"""Of all in one answer: with its text that stays below the 1 MiB of one event that clients take."""
 MOST_PIXELS = 8000
 """Of each side."""
 MOST_RAW_BYTES = 64 << 20
@@ -23,7 +23,7 @@ _DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 
 def why_not(content: bytes) -> str:
     """Why this is no PNG that can be shown; empty if it is one."""
     if len(content) > MOST_BYTES:
-        return f"larger than {MOST_BYTES:,} bytes"
+        return f"larger than {MOST_BYTES:,} bytes: draw it with a smaller dpi"
     if not content.startswith(_SIGNATURE):
         return "no PNG"
     try:

@@ -21,6 +21,7 @@ from belljar.policy.limits import requested_limits
 from belljar.settings import Settings
 
 MOST_LISTED = 500
+MOST_LISTED_CHARACTERS = 20_000
 T = TypeVar("T")
 
 
@@ -196,19 +197,20 @@ async def install_packages(call: Call, given: arguments.InstallPackages) -> Call
 async def list_files(call: Call, given: arguments.ListFiles) -> CallToolResult:
     box = call.shelf.find(given.sandbox_id).box
     rows: list[dict[str, Any]] = []
-    more = False
+    more, room = False, MOST_LISTED_CHARACTERS
     async with aclosing(box.files.entries(given.path, depth=given.depth)) as entries:
         async for info in entries:
-            if len(rows) >= MOST_LISTED:
+            if len(rows) >= MOST_LISTED or room < 0:
                 more = True
                 break
             rows.append({"path": plain(info.path), "kind": info.kind, "size": info.size})
+            room -= len(rows[-1]["path"])
     lines = [
         f"{row['path']}/" if row["kind"] == "folder" else f"{row['path']} ({row['size']:,} bytes)"
         for row in rows
     ]
     if more:
-        lines.append(f"[more than {MOST_LISTED}: name a folder in it]")
+        lines.append("[and more: name a folder in it]")
     return said("\n".join(lines) or "nothing", {"entries": rows, "truncated": more})
 
 
