@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 
 from belljar import __version__
@@ -79,8 +79,20 @@ def _with_routes(**options: Any) -> FastAPI:
     return app
 
 
-def _refused(_: Request, error: Exception) -> Response:
-    return answer(error)
+def _refused(request: Request, error: Exception) -> Response:
+    response = answer(error)
+    if response.status_code == 405:
+        response.headers["Allow"] = ", ".join(sorted(_methods(request)))
+    return response
+
+
+def _methods(request: Request) -> set[str]:
+    """Of all routes with this path: each has one method, and knows of no other."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        if route.matches(request.scope)[0] is not Match.NONE:
+            found |= getattr(route, "methods", None) or set()
+    return found
 
 
 def _invalid(request: Request, error: Exception) -> Response:

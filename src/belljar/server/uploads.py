@@ -16,7 +16,7 @@ SLOWEST_BYTES_S = 16 * 1024
 BINARY = "application/octet-stream"
 BODY = {
     "requestBody": {
-        "required": True,
+        "required": False,
         "content": {BINARY: {"schema": {"type": "string", "format": "binary"}}},
     }
 }
