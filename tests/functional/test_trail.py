@@ -186,6 +186,7 @@ def test_p2_every_attempt_is_written_refused_ones_too(url: str) -> None:
         for code in ("print(1)", "raise SystemExit(3)"):
             result = jar.run(code, caller=acme, env={"KEY": "hunter2"}, files={"a": b"abc"})
             told.append((result.execution_id, "run", result.status))
+            usage = result.usage
         denied = jar.run("import ctypes", filter="deny", caller=acme)
         told.append((denied.execution_id, "run", "denied"))
         for code, options in (
@@ -227,7 +228,9 @@ def test_p2_every_attempt_is_written_refused_ones_too(url: str) -> None:
     first = told_by_id[told[0][0]]
     assert first.attempt["code_sha256"] == records.sha256("print(1)")
     assert first.end["stdout_sha256"] == records.sha256("1\n")
-    assert first.end["engine"] == "jail" and first.end["usage"]["cpu_ms"] > 0
+    second = told_by_id[told[1][0]].end
+    assert (second["engine"], second["exit_code"]) == ("jail", 3)
+    assert second["usage"] == dataclasses.asdict(usage) | {"cpu_ms": round(usage.cpu_ms, 3)}
     assert first.attempt["files"]["listed"][0]["sha256"] == records.sha256(b"abc")
     boxes = {e.attempt["action"]: e.attempt["sandbox"] for e in written if "sandbox" in e.attempt}
     fork = next(entry.attempt for entry in written if entry.attempt["action"] == "fork")
