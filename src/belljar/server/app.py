@@ -29,13 +29,14 @@ from belljar.server.routes import (
     processes,
     runs,
     sandboxes,
+    sockets,
     trail,
 )
 from belljar.server.server import Server
 
 ROUTERS = (
     *(health.router, execute.router, runs.router, about.router, trail.router),
-    *(sandboxes.router, files.router, processes.router, datasets.router),
+    *(sandboxes.router, files.router, processes.router, datasets.router, sockets.router),
 )
 
 

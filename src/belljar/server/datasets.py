@@ -52,7 +52,7 @@ class Datasets:
         self._folder = folder
         self._most_bytes = most_bytes
         self._arriving: dict[str, int] = {}
-        """Bytes of uploads under way, by tenant."""
+        """Bytes of uploads under way, by tenant: as many as were announced, or have come."""
         folder.mkdir(parents=True, exist_ok=True)
         folder.parent.chmod(0o700)  # below it content must be readable for the sandboxes' users
         self._known = {found.id: found for found in self._load()}
@@ -107,8 +107,8 @@ class Datasets:
         self._check(tenant, declared or 0)
         identity = secrets.token_hex(16)
         partial = self._folder / f".{identity}"
-        self._arriving.setdefault(tenant.name, 0)
-        size = 0
+        size, counted = 0, declared or 0
+        self._arriving[tenant.name] = self._arriving.get(tenant.name, 0) + counted
         digest = hashlib.sha256()
         try:
             await asyncio.to_thread(partial.mkdir, mode=0o755)
@@ -117,8 +117,10 @@ class Datasets:
             try:
                 async for piece in pieces:
                     size += len(piece)
-                    self._arriving[tenant.name] += len(piece)
-                    self._check(tenant, 0, size=size)
+                    if size > counted:
+                        self._arriving[tenant.name] += size - counted
+                        counted = size
+                        self._check(tenant, 0, size=size)
                     if writing:
                         await asyncio.shield(writing)
                     writing = asyncio.ensure_future(asyncio.to_thread(_append, file, digest, piece))
@@ -143,7 +145,7 @@ class Datasets:
                 _full()
             raise
         finally:
-            self._arriving[tenant.name] -= size
+            self._arriving[tenant.name] -= counted
             shutil.rmtree(partial, ignore_errors=True)
         self._known[identity] = found
         return found

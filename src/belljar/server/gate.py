@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,8 @@ class Visit:
     tenant: Tenant | None = None
     operator: bool = False
     by_cookie: bool = False
+    still_valid: Callable[[], bool] = lambda: True
+    """For connections that stay: whether the key is still one."""
 
 
 class Gate:
@@ -141,6 +144,7 @@ class Gate:
                     visit.tenant, visit.operator = server.tenant(LOCAL_TENANT), True
             elif key := server.keyring.find(credential):
                 visit.tenant, visit.operator = server.tenant(key.tenant), key.operator
+                visit.still_valid = lambda: server.keyring.find(credential) is not None
             return
         if server.sign_in and (cookies := headers.get(b"cookie")):
             for pair in cookies.split(";"):

@@ -18,6 +18,8 @@ from belljar.server.errors import body
 from belljar.server.server import Server
 
 HEADER_BYTES = 64 * 1024
+MESSAGE_BYTES = 1 << 20
+"""The largest that comes through a WebSocket."""
 LINGER_S = 5.0
 """How long the rest of a refused body is thrown away before the connection is closed."""
 
@@ -50,6 +52,9 @@ def serve(server: Server, listening: socket.socket) -> None:
         proxy_headers=False,
         lifespan="on",
         backlog=min(4096, settings.connections),
+        ws="websockets-sansio",
+        ws_max_size=MESSAGE_BYTES,
+        ws_per_message_deflate=False,  # a message says how large it is
         timeout_keep_alive=int(max(1, settings.keep_alive_s)),
         timeout_graceful_shutdown=int(settings.drain_s) + 10,
     )

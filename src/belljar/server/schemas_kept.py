@@ -10,19 +10,19 @@ from belljar.model import Need
 from belljar.server.schemas import Bytes, RunAnswer, Text, content
 
 
-class _Request(BaseModel):
+class Strict(BaseModel):
     """Nothing is converted and nothing is ignored."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class DatasetInput(_Request):
+class DatasetInput(Strict):
     """A dataset of one's own, mounted and not copied."""
 
     dataset: Text = Field(examples=["0123456789abcdef0123456789abcdef"])
 
 
-class SandboxRequest(_Request):
+class SandboxRequest(Strict):
     """As `belljar.Sandbox`: the same names, the same meaning; what `inputs` names is content."""
 
     language: Text = Field("python", examples=["python", "bash"])
@@ -102,26 +102,26 @@ class SandboxesAnswer(BaseModel):
     sandboxes: list[SandboxAnswer]
 
 
-class StepRequest(_Request):
+class StepRequest(Strict):
     code: str = Field(description="At most 100,000 bytes of UTF-8.", examples=["x = 41"])
     timeout_s: float | None = None
     stdin: str | Bytes = ""
 
 
-class ExtendRequest(_Request):
+class ExtendRequest(Strict):
     seconds: float
 
 
-class RollbackRequest(_Request):
+class RollbackRequest(Strict):
     run_id: int
 
 
-class ForkRequest(_Request):
+class ForkRequest(Strict):
     count: Annotated[int, Field(ge=1, le=256)] = 1
     at: int | None = Field(None, description="As it was before this run; else as it is.")
 
 
-class InstallRequest(_Request):
+class InstallRequest(Strict):
     packages: list[Annotated[str, Field(max_length=200)]] = Field(max_length=100)
 
 
@@ -162,7 +162,7 @@ class WrittenAnswer(BaseModel):
 # -- programs --------------------------------------------------------------------------------------
 
 
-class ProgramRequest(_Request):
+class ProgramRequest(Strict):
     program: str | list[str] = Field(
         description="A list of texts; with `shell` one text.", examples=[["ls", "-l"]]
     )
@@ -200,16 +200,16 @@ class ProcessState(ProcessAnswer):
     result: RunAnswer = Field(description="As far as it has come.")
 
 
-class StdinRequest(_Request):
+class StdinRequest(Strict):
     data: str | Bytes = ""
     close: bool = False
 
 
-class SignalRequest(_Request):
+class SignalRequest(Strict):
     number: Annotated[int, Field(ge=1, le=64)] = 9
 
 
-class ResizeRequest(_Request):
+class ResizeRequest(Strict):
     rows: Annotated[int, Field(ge=1, le=9999)]
     columns: Annotated[int, Field(ge=1, le=9999)]
 

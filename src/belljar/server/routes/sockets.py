@@ -1,0 +1,239 @@
+"""`/v1/sandboxes/{id}/socket`: a WebSocket for interactive use (L6).
+
+Messages are JSON objects with a `type`; an `id` that the client gives comes back in what belongs to
+it. What happens is told with the names and fields of the server-sent events.
+
+    client → server  run, interrupt, kill, extend, start, stdin, signal, resize, ping
+    server → client  output, shown, usage, progress, sandbox, end, started, exit, error, pong
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, WebSocket
+from pydantic import Field, TypeAdapter, ValidationError
+from starlette.websockets import WebSocketDisconnect
+
+from belljar.kept.processes import Process
+from belljar.server import schemas_kept as schemas
+from belljar.server.bodies import parse
+from belljar.server.errors import ApiError, answer
+from belljar.server.gate import Visit
+from belljar.server.routes.processes import feed, output_of, start_program
+from belljar.server.routes.sandboxes import happening
+from belljar.server.sandboxes import Owned
+from belljar.server.schemas import Text, content
+from belljar.server.server import Server
+from belljar.server.steps import Step
+from belljar.server.streams import Told
+
+router = APIRouter()
+
+AHEAD = 256
+"""Messages that wait to be sent."""
+AT_ONCE = 32
+"""Runs and programs that one socket has under way."""
+POLICY, TOO_SLOW = 1008, 1013
+
+
+class _Message(schemas.Strict):
+    id: Text = ""
+
+
+class Run(_Message, schemas.StepRequest):
+    type: Literal["run"]
+
+
+class Interrupt(_Message):
+    type: Literal["interrupt"]
+
+
+class Kill(_Message):
+    type: Literal["kill"]
+
+
+class Extend(_Message, schemas.ExtendRequest):
+    type: Literal["extend"]
+
+
+class Start(_Message, schemas.StartRequest):
+    type: Literal["start"]
+
+
+class Stdin(_Message, schemas.StdinRequest):
+    type: Literal["stdin"]
+    process_id: int
+
+
+class Signal(_Message, schemas.SignalRequest):
+    type: Literal["signal"]
+    process_id: int
+
+
+class Resize(_Message, schemas.ResizeRequest):
+    type: Literal["resize"]
+    process_id: int
+
+
+class Ping(_Message):
+    type: Literal["ping"]
+
+
+Message = Run | Interrupt | Kill | Extend | Start | Stdin | Signal | Resize | Ping
+_MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
+
+
+@router.websocket("/v1/sandboxes/{sandbox_id}/socket")
+async def socket(websocket: WebSocket, sandbox_id: str) -> None:
+    server: Server = websocket.app.state.server
+    visit: Visit = websocket.scope["belljar"]
+    try:
+        owned = server.book.find(visit, sandbox_id)
+    except Exception as error:
+        await websocket.send_denial_response(answer(error))
+        return
+    await websocket.accept()
+    await Talk(server, visit, owned, websocket).live()
+
+
+class Talk:
+    """One socket. Everything that it began ends with it, but for detached programs."""
+
+    def __init__(self, server: Server, visit: Visit, owned: Owned, websocket: WebSocket) -> None:
+        self._server = server
+        self._visit = visit
+        self._owned = owned
+        self._websocket = websocket
+        self._patience_s = server.settings.send_timeout_s
+        self._out: asyncio.Queue[str] = asyncio.Queue(AHEAD)
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def live(self) -> None:
+        sending = asyncio.create_task(self._send())
+        receiving = asyncio.create_task(self._receive())
+        code = 1000
+        try:
+            done, _ = await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
+            code = next(iter(done)).result()
+        finally:
+            for task in (sending, receiving, *self._under_way):
+                task.cancel()
+            await asyncio.wait((sending, receiving, *self._under_way))
+        if code:
+            await self._close(code)
+
+    async def _close(self, code: int) -> None:
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await self._websocket.close(code)
+        except (TimeoutError, RuntimeError, WebSocketDisconnect):
+            pass  # gone meanwhile
+
+    async def _send(self) -> int:
+        while True:
+            text = await self._out.get()
+            try:
+                async with asyncio.timeout(self._patience_s):
+                    await self._websocket.send_text(text)
+            except TimeoutError:
+                return TOO_SLOW
+            except (RuntimeError, WebSocketDisconnect):
+                return 0
+
+    async def _receive(self) -> int:
+        while True:
+            received = await self._websocket.receive()
+            if received["type"] == "websocket.disconnect":
+                return 0
+            if not self._visit.still_valid():
+                return POLICY
+            identity = ""
+            try:
+                given = parse((received.get("text") or "").encode())
+                if isinstance(given, dict) and isinstance(given.get("id"), str):
+                    identity = given["id"][:64]
+                await self._take(_read(given))
+            except Exception as error:
+                await self._fail(identity, error)
+
+    async def _take(self, message: Message) -> None:
+        box = self._owned.box
+        match message:
+            case Run():
+                self._begin(self._run(message))
+            case Start():
+                self._begin(self._start(message))
+            case Interrupt():
+                box.interrupt()
+            case Kill():
+                box.kill()
+            case Extend():
+                box.extend(message.seconds)
+            case Stdin():
+                process = self._owned.process(message.process_id)
+                await feed(process, content("data", message.data), close=message.close)
+            case Signal():
+                await self._owned.process(message.process_id).kill(message.number)
+            case Resize():
+                process = self._owned.process(message.process_id)
+                await process.resize(message.rows, message.columns)
+            case Ping():
+                await self._say(message.id, ("pong", {}))
+
+    def _begin(self, work: Any) -> None:
+        if len(self._under_way) >= AT_ONCE:
+            work.close()
+            raise ApiError(
+                "queue_full", f"{AT_ONCE} things are under way in this socket", retry_after_s=1
+            )
+        task = asyncio.create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _run(self, message: Run) -> None:
+        options = {"timeout_s": message.timeout_s, "stdin": content("stdin", message.stdin)}
+        step = Step(self._server, self._visit, self._owned, message.code, tell=True, **options)
+        try:
+            async for told in happening(step, self._owned):
+                await self._say(message.id, told)
+        except Exception as error:
+            await self._fail(message.id, error)
+        finally:
+            step.abandon()
+
+    async def _start(self, message: Start) -> None:
+        process: Process | None = None
+        try:
+            self._owned.tenant.start()
+            process = await start_program(self._owned, message, terminal=message.terminal)
+            async for told in output_of(process, started=True):
+                name, said = told
+                await self._say(message.id, (name, {"process_id": process.process_id, **said}))
+        except Exception as error:
+            await self._fail(message.id, error)
+        finally:
+            if process and process.running and not message.detached:
+                self._server.soon(process.kill())
+
+    async def _fail(self, identity: str, error: Exception) -> None:
+        said = json.loads(bytes(answer(error).body))
+        await self._say(identity, ("error", said))
+
+    def _say(self, identity: str, told: Told) -> Awaitable[None]:
+        name, said = told
+        if name == "sandbox":
+            said = {"sandbox": said}  # it has an id of its own
+        return self._out.put(json.dumps({"type": name, "id": identity, **said}))
+
+
+def _read(given: Any) -> Message:
+    try:
+        return _MESSAGE.validate_python(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ApiError("invalid_request", f"{place}: {first['msg']}"[:300]) from None
