@@ -419,6 +419,7 @@ def test_errors_tell_nothing_of_the_host(server: Served) -> None:
     texts = [
         server.ask("POST", "/v1/runs", {"code": "1", "engine": "docker"}).content,
         server.ask("POST", "/v1/runs", {"code": "1", "environment": "../../etc"}).content,
+        server.ask("POST", "/v1/runs", {"code": "1", "environment": "data"}).content,
         server.ask("POST", "/execute", b"{").content,
         server.ask("GET", "/health").content,
     ]

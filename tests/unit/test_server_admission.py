@@ -67,6 +67,23 @@ def test_f2_tenants_take_turns() -> None:
     played(play)
 
 
+def test_f2_one_tenant_leaves_room_for_others() -> None:
+    async def play() -> None:
+        admission = Admission(slots=4, wait_s=5)
+        admission.most_each = 3
+        crowd = Crowd(admission)
+        many, few = Tenant("many", Quotas()), Tenant("few", Quotas())
+        for name in ("m1", "m2", "m3", "m4"):
+            await crowd.come(name, many)
+        await crowd.come("f1", few)
+        assert crowd.began == ["m1", "m2", "m3", "f1"]
+        for name in ("f1", "m1", "m2", "m3", "m4"):
+            await crowd.go(name)
+        assert (admission.running, admission.waiting) == (0, 0)
+
+    played(play)
+
+
 def test_f2_a_full_queue_refuses_politely() -> None:
     async def play() -> None:
         crowd = Crowd(Admission(slots=1, wait_s=5))

@@ -22,6 +22,9 @@ class Admission:
     def __init__(self, *, slots: int, wait_s: float) -> None:
         self.slots = slots
         self.running = 0
+        self.most_each = slots
+        """Of one tenant: less than all when there are others, so that nobody finds every place
+        taken by somebody's long runs."""
         self._wait_s = wait_s
         self._lines: dict[str, _Line] = {}
         self._turn: deque[_Line] = deque()
@@ -75,7 +78,7 @@ class Admission:
             raise _closing()
         tenant = place.tenant
         line = self._line(tenant)
-        if not line.waiting and self.running < self.slots and line.fits(place):
+        if not line.waiting and self.running < self.slots and self._fits(line, place):
             self._begin(line, place)
             return None
         if len(line.waiting) >= tenant.quotas.queue:
@@ -153,6 +156,9 @@ class Admission:
         else:
             self._drop(line)
 
+    def _fits(self, line: _Line, place: Place) -> bool:
+        return line.running < self.most_each and line.fits(place)
+
     def _begin(self, line: _Line, place: Place) -> None:
         line.running += 1
         line.memory_bytes += place.memory_bytes
@@ -164,7 +170,7 @@ class Admission:
         looked = 0
         while self.running < self.slots and looked < len(self._turn):
             line = self._turn.popleft()
-            if not line.fits(line.waiting[0]):
+            if not self._fits(line, line.waiting[0]):
                 self._turn.append(line)
                 looked += 1
                 continue

@@ -92,23 +92,21 @@ class StrictRequest(Request):
         declared = self.headers.get("content-length", "")
         if declared.isdigit() and int(declared) > most:
             _too_large(most)
-        parts: list[bytes] = []
-        total = 0
+        content = bytearray()
         try:
             async with asyncio.timeout(server.settings.body_timeout_s):
                 async for part in self.stream():
-                    total += len(part)
-                    if total > most:
+                    if len(content) + len(part) > most:
                         _too_large(most)
                     self._hold(len(part))
-                    parts.append(part)
+                    content += part
         except TimeoutError:
             raise ApiError(
                 "too_slow", "the body took too long to arrive", hint="send it faster"
             ) from None
         except ClientDisconnect:
             raise ApiError("client_gone", "the client has gone") from None
-        return b"".join(parts)
+        return bytes(content)
 
     def _hold(self, count: int) -> None:
         server = self._server

@@ -117,6 +117,9 @@ def answer(error: BaseException) -> Response:
     if isinstance(error, ApiError):
         status, headers = error.status_code, error.headers
         content = body(error.code, error.message, error.hint, error.retryable)
+    elif isinstance(error, errors.TrailError):
+        status, headers = 503, {"Retry-After": "5"}
+        content = body("trail_error", "the trail cannot be written, so nothing runs", "", True)
     elif isinstance(error, errors.BelljarError) and not isinstance(error, errors.EngineError):
         kind = kind_of(error)
         status = kind.status

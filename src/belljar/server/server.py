@@ -55,6 +55,7 @@ class Server:
         self.datasets = Datasets(
             settings.jar.home / "server" / "datasets", most_bytes=settings.dataset_bytes
         )
+        self._share()
         self.metrics = Metrics()
         self.ready = False
         self.draining = False
@@ -70,6 +71,11 @@ class Server:
         if tenant is None:
             tenant = self._tenants[name] = Tenant(name, self._quotas_of(name))
         return tenant
+
+    def _share(self) -> None:
+        slots = self.admission.slots
+        several = len(self._quotas) > 1
+        self.admission.most_each = max(1, slots * 3 // 4) if several else slots
 
     def _quotas_of(self, name: str) -> Quotas:
         own = self._quotas.get(name)
@@ -140,7 +146,7 @@ class Server:
                 "request",
                 request_id=visit.request_id,
                 method=method,
-                path=scope["path"][:200],
+                path=scope.get("raw_path", b"").decode("latin-1")[:200],
                 status=status,
                 ms=round(seconds * 1000, 2),
                 tenant=visit.tenant.name if visit.tenant else "",
@@ -179,6 +185,7 @@ class Server:
                 self.keyring = Keyring(keys)
             if quotas != self._quotas:
                 self._quotas = quotas
+                self._share()
                 for tenant in self._tenants.values():
                     tenant.quotas = self._quotas_of(tenant.name)
 
