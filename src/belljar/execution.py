@@ -74,14 +74,6 @@ def order(
     )
 
 
-def with_packages(order: Order, folders: list[str]) -> Order:
-    from belljar.runtimes.guest.found import make_known
-
-    env = dict(order.env)
-    make_known(env, folders)
-    return dataclasses.replace(order, env=env)
-
-
 def driver(request: Request, ground: Ground) -> dict[str, Any] | None:
     """What holds the state of a kept sandbox, if it is not the Python interpreter."""
     language = languages.get(request.language)
@@ -93,6 +85,14 @@ def driver(request: Request, ground: Ground) -> dict[str, Any] | None:
             hint=f"a kept sandbox can be had for {', '.join(able)}",
         )
     return driver
+
+
+def with_packages(order: Order, folders: list[str]) -> Order:
+    from belljar.runtimes.guest.found import make_known
+
+    env = dict(order.env)
+    make_known(env, folders)
+    return dataclasses.replace(order, env=env)
 
 
 @functools.lru_cache(maxsize=256)

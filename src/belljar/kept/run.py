@@ -20,7 +20,7 @@ INTERRUPT_S = 2.0
 """Code that is out of time gets KeyboardInterrupt, and this long to come to an end by itself."""
 KILL_S = 5.0
 INSIST_S = 0.3
-"""Between interrupts of a run that nobody wants any more: the first may come before the code does."""
+"""Between interrupts of a run that nobody wants any more: the first may come before its code."""
 _MOST_EVENTS = 10_000
 
 
@@ -122,9 +122,7 @@ class Run:
         )
         ticking = asyncio.ensure_future(self._tick())
         try:
-            await asyncio.sleep(
-                0
-            )  # input is for a run that the agent knows: the question goes first
+            await asyncio.sleep(0)  # the question goes first: input is for a run that is known
             if stdin:
                 await talk.send(self._ask_id, stdin)
             await talk.send(self._ask_id, b"")
