@@ -3,6 +3,7 @@ ways of speaking: with a handshake, as clients have done, and without one."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -27,6 +28,9 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import CallToolResult
 
 from belljar.cli.shell_pictures import read_png
+from belljar.errors import Unavailable
+from belljar.server.routes import mcp as mcp_routes
+from belljar.server.tenants import Quotas, Tenant
 from belljar.settings import default_home
 from belljar.testing.served import Served
 
@@ -316,6 +320,7 @@ def test_s3_tables_are_text_and_a_picture_file_can_be_read(local: Agent) -> None
         ("read_file", {"sandbox_id": "BOX", "path": "/workspace/link"}, "links"),
         ("read_file", {"sandbox_id": "BOX", "path": "nothing"}, "list_files says"),
         ("read_file", {"sandbox_id": "BOX", "path": "fake.png"}, "broken PNG"),
+        ("read_file", {"sandbox_id": "BOX", "path": "link", "offset": 1 << 40}, "offset: "),
         ("write_file", {"sandbox_id": "BOX", "path": "../x", "content": ""}, "SandboxFileError"),
         ("write_file", {"sandbox_id": "BOX", "path": "/usr/x", "content": ""}, "SandboxFileError"),
         (
@@ -608,7 +613,11 @@ def test_a4_nothing_of_it_is_loaded_by_others() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a4_a_missing_extra_is_told_with_what_to_type() -> None:
+def test_a4_a_missing_extra_is_told_with_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_routes, "find_spec", lambda _: None)
+    with pytest.raises(Unavailable) as caught:
+        asyncio.run(mcp_routes.Doors()._door(None, Tenant("bob", Quotas())))  # type: ignore[arg-type]
+    assert "pip install 'belljar[mcp]'" in caught.value.hint
     code = (
         "import importlib.util as util, sys\n"
         "found = util.find_spec\n"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from belljar.cli import numbers, run
+from belljar.cli.say import say
 from belljar.cli.table import Option
 from belljar.errors import InvalidRequest, LimitExceeded, Unavailable
 
@@ -71,6 +72,8 @@ def mcp(
         sandboxes=_above("--sandboxes", numbers.count("--sandboxes", sandboxes), usual.sandboxes),
         idle_s=_above("--idle", numbers.number("--idle", idle), usual.idle_s),
     )
+    if sys.stdin is not None and sys.stdin.isatty():
+        say("this speaks the Model Context Protocol on standard input: a client starts it")
     progress = Bar(title="building the environment")
     stdio.serve(settings, terms=terms, options=options, on_progress=progress.update)
     return 0

@@ -12,6 +12,8 @@ MOST_FILES = 100
 MOST_PACKAGES = 50
 MOST_BRANCHES = 8
 READ_BYTES = 30_000
+MOST_OFFSET = 64_000_000
+"""What is skipped is read, too: a sparse file may claim terabytes."""
 MOST_WRITTEN = 8_000_000
 
 
@@ -104,7 +106,10 @@ class ListFiles(Arguments):
 class ReadFile(Arguments):
     sandbox_id: SandboxId
     path: Path
-    offset: Annotated[int, Field(ge=0, le=1 << 40, description="Bytes to skip.")] = 0
+    offset: Annotated[
+        int,
+        Field(ge=0, le=MOST_OFFSET, description="Bytes to skip. Beyond 64 MB look with code."),
+    ] = 0
 
 
 class WriteFile(Arguments):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -27,7 +27,7 @@ from belljar.errors import BelljarError
 from belljar.mcp import answers, arguments
 from belljar.mcp.host import Asked, Host
 from belljar.mcp.shelf import Shelf
-from belljar.mcp.tools import TOOLS, Call
+from belljar.mcp.tools import TOOLS, Call, let_go
 
 MOST_SHELVES = 200
 """Then those that stand empty go."""
@@ -114,7 +114,7 @@ def build(desk: Desk, *, sessionless: int | None = None) -> Server[Desk]:
             loose=desk.loose,
         )
         try:
-            return await _while_asked(spec.do(call, given), ctx.request)
+            return await _while_asked(spec.do(call, given), ctx.request, desk.loose)
         except BelljarError as error:
             return answers.refused(error)
         except Exception:
@@ -142,13 +142,14 @@ def _session(ctx: ServerRequestContext[Desk]) -> str:
     return session
 
 
-async def _while_asked(work: Any, request: Any) -> CallToolResult:
-    """`work`, as long as the client that sent the request is there."""
-    gone: asyncio.Event | None = request.scope.get("belljar.gone") if request else None
-    if gone is None:
-        done: CallToolResult = await work
-        return done
-    task: asyncio.Task[CallToolResult] = asyncio.ensure_future(work)
+async def _while_asked(
+    work: Awaitable[CallToolResult], request: Any, loose: set[asyncio.Future[Any]]
+) -> CallToolResult:
+    """`work`, as long as the client that sent the request is there and wants it.
+
+    In a task of its own: the SDK cancels again and again while something is cleaned up."""
+    gone: asyncio.Event = request.scope["belljar.gone"] if request else asyncio.Event()
+    task = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(gone.wait())
     try:
         await asyncio.wait((task, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -157,4 +158,6 @@ async def _while_asked(work: Any, request: Any) -> CallToolResult:
         return task.result()
     finally:
         leaving.cancel()
-        task.cancel()
+        if not task.done():
+            let_go(task, loose)
+            task.cancel()

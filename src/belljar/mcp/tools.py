@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from mcp.types import CallToolResult, Tool, ToolAnnotations
 
-from belljar.errors import EnvironmentUnavailable, InvalidRequest, SandboxFileError
+from belljar.errors import EnvironmentUnavailable, InvalidRequest
 from belljar.mcp import answers, arguments, pictures
 from belljar.mcp.answers import plain, said
 from belljar.mcp.host import Asked, Host, Kept
@@ -41,15 +41,21 @@ class Call:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            self.loose.add(task)
-            task.add_done_callback(self._over)
+            let_go(task, self.loose)
             on_leave()
             raise
 
-    def _over(self, task: asyncio.Future[Any]) -> None:
-        self.loose.discard(task)
+
+def let_go(task: asyncio.Future[Any], loose: set[asyncio.Future[Any]]) -> None:
+    """Nobody waits for it any more, and its failure is nobody's."""
+
+    def over(_: object) -> None:
+        loose.discard(task)
         if not task.cancelled():
-            task.exception()  # it is nobody's any more
+            task.exception()
+
+    loose.add(task)
+    task.add_done_callback(over)
 
 
 Do = Callable[[Call, Any], Awaitable[CallToolResult]]
@@ -223,8 +229,6 @@ async def read_file(call: Call, given: arguments.ReadFile) -> CallToolResult:
             if not (why := pictures.why_not(content)):
                 return CallToolResult(content=[answers.picture(content)])
             return answers.failed(f"{given.path} cannot be shown: {why}")
-        if given.offset > box_most(call):
-            raise SandboxFileError("that far into a file only code can look", kind="too_large")
         skipped = 0
         while skipped < given.offset:
             piece = await reader.read(min(1 << 20, given.offset - skipped))
@@ -241,11 +245,6 @@ async def read_file(call: Call, given: arguments.ReadFile) -> CallToolResult:
     if end < size:
         words += f"\n[… {size - end:,} bytes more: offset={end} …]"
     return said(words)
-
-
-def box_most(call: Call) -> int:
-    """A file of a sandbox cannot be larger; an input that is mounted can."""
-    return call.host.settings.maxima.disk_bytes
 
 
 async def write_file(call: Call, given: arguments.WriteFile) -> CallToolResult:
