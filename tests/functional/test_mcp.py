@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import http.client
 import json
 import os
 import signal
@@ -569,6 +570,30 @@ def test_s4_tenants_do_not_meet(portal: BlockingPortal, server: Served, remote: 
         assert stolen.status == 404
     assert server.ask("POST", "/mcp", asking, headers=headers).status == 200
     remote.call("close_sandbox", sandbox_id=theirs)
+
+
+def test_a4_a_client_that_goes_takes_its_run_along(server: Served) -> None:
+    """Also where the protocol would let it go on: with a session, by closing its connection."""
+    headers = {
+        "Accept": "application/json, text/event-stream",
+        "Authorization": f"Bearer {server.key}",
+        "Content-Type": "application/json",
+        "Mcp-Session-Id": handshake(server, server.key),
+    }
+    params = {"name": "run_code", "arguments": {"code": "while True: pass", "timeout_s": 100}}
+    asking = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"))
+    connection.request("POST", "/mcp", json.dumps(asking), headers)
+    until(lambda: server.ask("GET", "/health").json()["running"] == 1)
+    connection.close()
+    until(lambda: server.ask("GET", "/health").json()["running"] == 0)
+
+
+def until(look: Callable[[], bool], within_s: float = 20.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not look():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def handshake(server: Served, key: str) -> str:

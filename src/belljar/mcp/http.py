@@ -9,16 +9,21 @@ from __future__ import annotations
 import asyncio
 
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from sse_starlette.sse import AppStatus
 from starlette.types import Message, Receive, Scope, Send
 
 from belljar.mcp.host import Host
-from belljar.mcp.server import SESSION_HEADER, Desk, build
+from belljar.mcp.server import SESSION_HEADER, Desk, Gone, build
 
 SESSIONS = 100
 """Of clients that shake hands, at once."""
 SESSION_IDLE_S = 1800.0
 NO_BOUND = 1_000_000
 """Clients without a session share what the tenant may keep; its quota says how much."""
+
+# It would cut every answer short when the server is told to end, and end what code is running for
+# it. An answer here ends with its run, and those end with the server's own drain.
+AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
 
 
 class Door:
@@ -44,7 +49,8 @@ class Door:
         """One request whose body, `content`, was read. What it started ends when its client goes,
         also where the protocol would let it go on."""
         await self._open.wait()
-        gone = scope["belljar.gone"] = asyncio.Event()
+        gone: Gone = asyncio.get_running_loop().create_future()
+        scope["belljar.gone"] = gone
         watching = asyncio.create_task(_watch(receive, gone))
         status = 0
 
@@ -66,13 +72,13 @@ class Door:
         await self._life
 
 
-async def _watch(receive: Receive, gone: asyncio.Event) -> None:
+async def _watch(receive: Receive, gone: Gone) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    gone.set()
+    gone.set_result(None)
 
 
-def _again(content: bytes, gone: asyncio.Event) -> Receive:
+def _again(content: bytes, gone: Gone) -> Receive:
     """The request for whoever reads it now."""
     read = False
 
@@ -81,7 +87,7 @@ def _again(content: bytes, gone: asyncio.Event) -> Receive:
         if not read:
             read = True
             return {"type": "http.request", "body": content, "more_body": False}
-        await gone.wait()
+        await asyncio.wait((gone,))
         return {"type": "http.disconnect"}
 
     return receive
