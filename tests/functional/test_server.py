@@ -140,17 +140,27 @@ def test_the_printed_link_signs_in_once_and_leaves_no_token(server: Served) -> N
     assert server.key not in server.log.read_text()
 
 
-def test_a_client_that_goes_takes_its_run_along(server: Served) -> None:
+@pytest.mark.parametrize(
+    ("path", "limit", "accept"),
+    [
+        ("/execute", "timeout", "*/*"),
+        ("/v1/runs", "timeout_s", "*/*"),
+        ("/v1/runs", "timeout_s", "text/event-stream"),
+    ],
+)
+def test_a_client_that_goes_takes_its_run_along(
+    server: Served, path: str, limit: str, accept: str
+) -> None:
     host = server.url.removeprefix("http://")
     connection = http.client.HTTPConnection(host)
-    body = json.dumps({"code": "import time; time.sleep(60)", "timeout": 60})
+    body = json.dumps({"code": "import time; time.sleep(60)", limit: 60})
     headers = {"Authorization": f"Bearer {server.key}", "Content-Type": "application/json"}
-    connection.request("POST", "/execute", body, headers)
+    connection.request("POST", path, body, headers | {"Accept": accept})
     wait_for(lambda: server.ask("GET", "/health").json()["running"], 1)
     assert isinstance(connection.sock, socket.socket)
     connection.close()
     wait_for(lambda: server.ask("GET", "/health").json()["running"], 0)
-    assert "belljar_clients_gone_total 1.0" in server.ask("GET", "/metrics").content.decode()
+    assert "Traceback" not in server.log.read_text()
 
 
 def wait_for(look: Any, wanted: object, within_s: float = 10.0) -> None:

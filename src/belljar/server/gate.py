@@ -5,6 +5,7 @@ Closed by default: a route is open only if it stands in OPEN.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 import time
@@ -34,6 +35,10 @@ _HEADERS = [
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 ]
+
+_ENDING = ApiError(
+    "shutting_down", "the server is shutting down", hint="try again", retry_after_s=5
+)
 
 
 @dataclass(slots=True)
@@ -83,6 +88,10 @@ class Gate:
                 await answer(error)(scope, receive, sending)
             else:
                 await self._app(scope, receive, sending)
+        except asyncio.CancelledError:
+            # The client went in the last moment, or the server ends: nobody above needs to know.
+            if not status:
+                await answer(_ENDING)(scope, receive, sending)
         except Exception as error:
             failure = error
             if not status:
