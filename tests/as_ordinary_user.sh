@@ -67,6 +67,7 @@ if [ $# = 0 ]; then
         --ignore=tests/functional/test_environments_build.py --ignore=tests/security/test_probes_engines.py \
         --ignore-glob='*test_layers*' --ignore-glob='*test_wasm*' --ignore-glob='*docker*' \
         --ignore-glob='*gvisor*' --ignore-glob='*microvm*' --ignore-glob='*test_programs*' \
-        --ignore-glob='*test_wrong_use*' --ignore-glob='*test_restricted*' --ignore-glob='*test_cli*' --ignore-glob='*test_trail*' --ignore-glob='*test_filter*'
+        --ignore-glob='*test_wrong_use*' --ignore-glob='*test_restricted*' --ignore-glob='*test_cli*' --ignore-glob='*test_trail*' --ignore-glob='*test_filter*' \
+        --ignore-glob='*test_mcp*' --ignore-glob='*test_skill*'
 fi
 as_user TESTS="not slow" tests/run.sh "$@"
