@@ -168,7 +168,9 @@ def over_http(portal: BlockingPortal, url: str, key: str, mode: str) -> Iterator
 @pytest.fixture(scope="module")
 def local(portal: BlockingPortal, variables: Mapping[str, str]) -> Iterator[Agent]:
     """What people have today: a client that shakes hands, and starts us."""
-    options = ("--sandboxes", "3", "--max-timeout", "20")
+    given = Path(variables["BELLJAR_HOME"]) / "given.csv"
+    given.write_text("a,b\n1,2\n")
+    options = ("--sandboxes", "3", "--max-timeout", "20", "--input", str(given))
     with over_stdio(portal, variables, "legacy", *options) as agent:
         yield agent
 
@@ -282,6 +284,22 @@ def test_s3_tables_are_text_and_a_picture_file_can_be_read(local: Agent) -> None
     assert len(drawn(answer)) == 1
     (picture,) = drawn(local.call("read_file", sandbox_id=box, path="towns.png"))
     assert read_png(picture)
+    local.call("close_sandbox", sandbox_id=box)
+
+
+def test_s2_what_the_operator_gives_can_be_read_and_not_changed(local: Agent) -> None:
+    box = local.open()
+    code = "open('/data/input/given.csv').read()"
+    for answer in (
+        local.call("run_code", code=code),
+        local.call("run_in_sandbox", sandbox_id=box, code=code),
+        local.call("run_code", code="cat /data/input/given.csv", language="bash"),
+        local.call("read_file", sandbox_id=box, path="/data/input/given.csv"),
+    ):
+        assert "a,b" in words(answer)
+    given: dict[str, Any] = {"sandbox_id": box, "path": "/data/input/given.csv", "content": "x"}
+    assert "SandboxFileError" in local.refused("write_file", **given)
+    assert "Unsupported" in local.refused("run_code", code="package main", language="go")
     local.call("close_sandbox", sandbox_id=box)
 
 
