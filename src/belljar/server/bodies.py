@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import parse_qsl
 
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect, Request
@@ -29,13 +30,16 @@ _MARKS = (b",", b"[", b"{", b":")
 
 
 class StrictRoute(APIRoute):
-    """A FastAPI route whose JSON is read by `StrictRequest`."""
+    """A FastAPI route whose JSON is read by `StrictRequest`, and that ignores nothing."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
         has_body = self.body_field is not None
+        known = {field.alias for field in self.dependant.query_params}
 
         async def handle(request: Request) -> Response:
+            if request.scope["query_string"]:
+                _check_query(request.scope["query_string"], known)
             if not has_body:
                 return await handler(request)
             strict = StrictRequest(request.scope, request.receive, request._send)
@@ -116,6 +120,20 @@ class StrictRequest(Request):
             )
         server.bodies_bytes += count
         self._held += count
+
+
+def _check_query(query: bytes, known: set[str]) -> None:
+    """Unknown names, and known ones twice, mean that something else was meant."""
+    try:
+        names = [name for name, _ in parse_qsl(query.decode("latin-1"), True, max_num_fields=64)]
+    except ValueError:
+        raise ApiError("invalid_request", "the query has too many fields") from None
+    for name in names:
+        if name not in known:
+            hint = f"parameters: {', '.join(sorted(known))}" if known else "there are none"
+            raise ApiError("invalid_request", f"{name[:64]!r} is no parameter", hint=hint)
+    if len(set(names)) != len(names):
+        raise ApiError("invalid_request", "a parameter stands twice in the query")
 
 
 def _too_large(most: int) -> NoReturn:

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from belljar.server import describing, running, uploads
+from belljar.server.bodies import StrictRoute
 from belljar.server.datasets import Dataset
 from belljar.server.gate import visit_of
 from belljar.server.openapi import responses
@@ -22,7 +23,7 @@ from belljar.server.schemas_kept import (
 from belljar.server.server import Server
 from belljar.server.tenants import Tenant
 
-router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
+router = APIRouter(prefix="/v1/datasets", route_class=StrictRoute, tags=["datasets"])
 
 
 def shown(dataset: Dataset) -> dict[str, Any]:

@@ -19,13 +19,16 @@ from starlette.responses import Response
 from belljar.kept.content import Reader
 from belljar.kept.entries import FileInfo
 from belljar.server import streams, uploads
+from belljar.server.bodies import StrictRoute
 from belljar.server.errors import ApiError
 from belljar.server.openapi import responses
 from belljar.server.routes.sandboxes import ASKING, owned_by, reply
 from belljar.server.schemas_kept import DoneAnswer, FileAnswer, FilesAnswer, WrittenAnswer
 from belljar.server.streams import EVENTS
 
-router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}/files", tags=["files"])
+router = APIRouter(
+    prefix="/v1/sandboxes/{sandbox_id}/files", route_class=StrictRoute, tags=["files"]
+)
 
 MOST_ENTRIES = 20_000
 PAGE = 1000
@@ -37,16 +40,8 @@ Depth = Annotated[int, Query(ge=1, le=64)]
 def given(request: Request, name: str, usual: str = "/workspace") -> str:
     """A path from the query. What is not UTF-8 is kept as Python's own file names keep it."""
     query = request.scope["query_string"].decode("latin-1")
-    try:
-        pairs = parse_qsl(
-            query, keep_blank_values=True, errors="surrogateescape", max_num_fields=32
-        )
-    except ValueError:
-        raise ApiError("invalid_request", "the query has too many fields") from None
-    found = [value for key, value in pairs if key == name]
-    if len(found) > 1:
-        raise ApiError("invalid_request", f"{name} is there twice")
-    return found[0] if found else usual
+    pairs = parse_qsl(query, keep_blank_values=True, errors="surrogateescape")
+    return str(dict(pairs).get(name, usual))
 
 
 def shown(info: FileInfo) -> dict[str, Any]:

@@ -8,13 +8,14 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import JSONResponse, Response
 
+from belljar.server.bodies import StrictRoute
 from belljar.server.errors import ApiError
 from belljar.server.gate import visit_of
 from belljar.server.openapi import responses
 from belljar.server.schemas import TrailAnswer, TrailEntry
 from belljar.server.server import Server
 
-router = APIRouter(prefix="/v1", tags=["trail"])
+router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["trail"])
 
 Ending = Literal[
     "ok", "error", "timeout", "out_of_memory", "killed", "denied",
