@@ -9,9 +9,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from belljar.conversation import Conversation, Refusal
-from belljar.errors import InvalidRequest, SandboxLost
-from belljar.kept import events, run
+from belljar.errors import InvalidRequest, SandboxLost, Unsupported
+from belljar.holding import Held
+from belljar.kept import events, telling
 from belljar.model import Limits, Result
+from belljar.policy.variables import check_variables
 from belljar.trail.entry import Entry
 
 SHELL = ("/bin/bash", "-c")
@@ -44,6 +46,26 @@ class Process:
         self.timed_out = False
         self._entry = Entry()
         self._told: asyncio.Task[Result] | None = None
+
+    @classmethod
+    async def launch(
+        cls,
+        held: Held,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        folder: str,
+        terminal: bool,
+    ) -> Process:
+        if terminal and not held.engine.capabilities.terminals:
+            raise Unsupported(
+                f"terminal: {held.engine.name} cannot give a program a terminal",
+                hint="start it without one, or behind another engine: the jail has terminals",
+            )
+        checked = check_variables(env, language="bash", fresh_exec=True)
+        process = cls(held.conversation, argv, held.request.limits)
+        await process.start(env=checked, folder=folder, terminal=terminal)
+        return process
 
     @property
     def running(self) -> bool:
@@ -123,12 +145,12 @@ class Process:
             "tail": self._tail,
         }
         return Result(
-            status=run.judge(told, out_of_memory=False),
+            status=telling.judge(told, out_of_memory=False),
             exit_code=self.exit_code,
-            signal=run.whole(told.get("signal")) or None,
-            stdout=run.text(told, 1),
-            stderr=run.text(told, 2),
-            dropped=run.dropped(told),
+            signal=telling.whole(told.get("signal")) or None,
+            stdout=telling.text(told, 1),
+            stderr=telling.text(told, 2),
+            dropped=telling.dropped(told),
             duration_ms=(time.perf_counter() - self._started) * 1000,
             execution_id=self._entry.id,
         )
@@ -151,7 +173,7 @@ class Process:
         except Refusal as refusal:
             self._conversation.ignore(self.process_id)
             raise InvalidRequest(f"{self.argv[0]}: {refusal}") from None
-        self.pid = run.whole(told.get("pid"))
+        self.pid = telling.whole(told.get("pid"))
 
     def _receive(self, stream: int, data: bytes) -> None:
         if stream not in self._head:

@@ -6,14 +6,12 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from belljar.conversation import Conversation, Refusal
-from belljar.engines.base import Seen
 from belljar.errors import LimitExceeded, SandboxLost
-from belljar.kept import events, outputs
-from belljar.model import Dropped, ErrorInfo, Limits, Output, Result, Status, Usage
+from belljar.kept import events, outputs, telling
+from belljar.model import Limits, Output, Result
 
 TICK_S = 0.25
 INTERRUPT_S = 2.0
@@ -136,7 +134,7 @@ class Run:
             raise
         finally:
             ticking.cancel()
-        self._lost_outputs += whole(told.get("unheard"))
+        self._lost_outputs += telling.whole(told.get("unheard"))
         result = self._make_result({**told, "timed_out": timed_out, **self._collected()})
         if self._refused:
             raise self._refused
@@ -222,7 +220,7 @@ class Run:
             self.extend(min(float(event["extend"]), self._maximum_s))
         elif isinstance(event.get("used"), dict):
             if self._conversation.wall.look() is None:
-                self._tell(events.Used(usage=usage(event["used"])))
+                self._tell(events.Used(usage=telling.usage(event["used"])))
         elif event.get("tail") in (1, 2):
             self._in_tail.add(event["tail"])
 
@@ -257,78 +255,3 @@ class Run:
             "lost_outputs": self._lost_outputs,
             "duration_ms": (time.perf_counter() - self._started) * 1000,
         }
-
-
-def judge(told: Mapping[str, Any], *, out_of_memory: bool) -> Status:
-    """The kernel's word goes before the guest's."""
-    error = told.get("error")
-    lack = isinstance(error, dict) and error.get("name") == "MemoryError"
-    if out_of_memory or lack:
-        return "out_of_memory"
-    if told["timed_out"]:
-        return "timeout"
-    if told.get("signal"):
-        return "killed"
-    if told.get("status") == "ok" or told.get("exit_code") == 0:
-        return "ok"
-    return "error"
-
-
-def text(told: Mapping[str, Any], stream: int) -> str:
-    head, tail = bytes(told["head"][stream]), bytes(told["tail"][stream])
-    missing = dropped(told)
-    count = missing.stdout if stream == 1 else missing.stderr
-    mark = b"\n[belljar: %d bytes dropped here]\n" % count if count else b""
-    return (head + mark + tail).decode("utf-8", "replace")
-
-
-def dropped(told: Mapping[str, Any]) -> Dropped:
-    counts = told.get("dropped")
-    if not isinstance(counts, dict):
-        return Dropped()
-    return Dropped(stdout=whole(counts.get("1")), stderr=whole(counts.get("2")))
-
-
-def usage(used: object, seen: Seen | None = None) -> Usage:
-    """What the wall saw; what it cannot see, as the agent told it."""
-    told = used if isinstance(used, dict) else {}
-    if seen is None:
-        return Usage(
-            cpu_ms=whole(told.get("cpu_ms")),
-            peak_memory_bytes=whole(told.get("peak_memory_bytes")),
-            peak_processes=whole(told.get("peak_processes")),
-        )
-    if seen.usage.peak_processes:
-        return seen.usage
-    return replace(seen.usage, peak_processes=whole(told.get("peak_processes")))
-
-
-def out_of_memory(used: object, seen: Seen | None) -> bool:
-    """Of the whole sandbox; whether that is why the run ended is another question."""
-    told = isinstance(used, dict) and used.get("out_of_memory") is True
-    return told or bool(seen and seen.out_of_memory)
-
-
-def whole(value: object) -> int:
-    return value if type(value) is int and 0 <= value < 1 << 62 else 0
-
-
-def uncaught(told: Mapping[str, Any]) -> ErrorInfo | None:
-    error = told.get("error")
-    if not isinstance(error, dict):
-        return None
-    name, message, trace = (
-        plain(str(error.get(key, ""))[:65536]) for key in ("name", "message", "traceback")
-    )
-    return ErrorInfo(name=name, message=message, traceback=trace)
-
-
-def value(told: Mapping[str, Any]) -> str | None:
-    """The last expression."""
-    text = told.get("value")
-    return plain(text[: outputs.OUTPUT_BYTES]) if isinstance(text, str) else None
-
-
-def plain(text: str) -> str:
-    """Text that every UTF-8 stream takes."""
-    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import os
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -14,7 +13,6 @@ from typing import Any, Literal
 from belljar import client, inputs
 from belljar.conversation import Refusal
 from belljar.core import Belljar
-from belljar.engines.base import Inside
 from belljar.errors import (
     Busy,
     Closed,
@@ -22,23 +20,19 @@ from belljar.errors import (
     SandboxEnded,
     SandboxLost,
     TrailError,
-    Unsupported,
 )
 from belljar.holding import Held
-from belljar.kept import events, run
+from belljar.kept import events, setup, telling
+from belljar.kept.family import Family
 from belljar.kept.files import Files
 from belljar.kept.options import make_options
 from belljar.kept.processes import Process, command
 from belljar.kept.run import Run
+from belljar.kept.setup import WORKSPACE
 from belljar.model import Result
-from belljar.policy.variables import check_variables
 from belljar.trail.entry import Entry
 
 WhenBusy = Literal["wait", "refuse"]
-WORKSPACE = "/workspace"
-KILL_S = 5.0
-NO_LIMIT = 1 << 62
-CHECKPOINTS = 8
 
 
 class Sandbox:
@@ -65,7 +59,7 @@ class Sandbox:
         self.on_end: Callable[[], None] | None = None
         """Called once, when nothing of it is left."""
         self._held: Held | None = None
-        self._family: _Family | None = None
+        self._family: Family | None = None
         self._turn = asyncio.Lock()
         self._runs = 0
         self._ended = ""
@@ -98,7 +92,7 @@ class Sandbox:
         self._held = held = await self._jar.keep(
             self._options.request, paths=self._options.paths, sandbox_id=self.sandbox_id
         )
-        self._family = _Family(held)
+        self._family = Family(held)
         try:
             await self._set_up(held)
         except BaseException:
@@ -108,8 +102,7 @@ class Sandbox:
 
     async def _set_up(self, held: Held) -> None:
         talk = held.conversation
-        inside = self._apply(held)
-        await talk.ask("set_up", checkpoints=self._states(held), **_set_up(held, inside))
+        await talk.ask("set_up", **setup.first(held, self._options))
         for name, content in held.request.files.items():
             await self.files.write(f"{WORKSPACE}/{name}", content)
         for name, content in held.request.inputs.items():
@@ -224,48 +217,17 @@ class Sandbox:
         return started
 
     def _result(self, held: Held, told: Mapping[str, Any]) -> Result:
-        seen = held.conversation.wall.look()
-        lost = told.get("lost") is True
-        used = told.get("used")
-        status = run.judge(told, out_of_memory=lost and run.out_of_memory(used, seen))
-        if lost:
+        result = telling.make_result(held, told, run_id=self._runs)
+        if not result.state_kept:
             self._lost = {
                 "out_of_memory": "its memory ran out and the kernel ended it",
                 "timeout": "it did not react to the time-out and was ended",
-            }.get(status, "the code ended it")
+            }.get(result.status, "the code ended it")
         known = told.get("checkpoints")
         if isinstance(known, list):
-            done = (run.whole(item) for item in known)
+            done = (telling.whole(item) for item in known)
             self._checkpoints = tuple(one for one in done if one <= self._runs)
-        exit_code = told.get("exit_code")
-        error = run.uncaught(told)
-        warnings = list(held.warnings)
-        if hint := held.packages.hint(error):
-            warnings.append(hint)
-        if told["lost_outputs"]:
-            warnings.append(f"{told['lost_outputs']} outputs were too many or too large")
-        return Result(
-            status=status,
-            exit_code=exit_code if type(exit_code) is int and 0 <= exit_code < 256 else None,
-            signal=run.whole(told.get("signal")) or None,
-            stdout=run.text(told, 1),
-            stderr=run.text(told, 2),
-            dropped=run.dropped(told),
-            error=error,
-            duration_ms=told["duration_ms"],
-            usage=run.usage(used, seen),
-            execution_id=secrets.token_hex(16),
-            language=held.request.language,
-            environment=held.ground.name,
-            engine=held.engine.name,
-            engine_reason=held.reason,
-            isolation=held.conversation.isolation,
-            warnings=tuple(warnings),
-            value=run.value(told),
-            outputs=told["outputs"],
-            run_id=self._runs,
-            state_kept=not lost,
-        )
+        return result
 
     # -- files -----------------------------------------------------------------------------------
 
@@ -315,31 +277,17 @@ class Sandbox:
         entry = await self._entry("command", argv=program)
         try:
             await entry.written()
-            process = await self._start(program, shell, env, folder, terminal)
+            process = await Process.launch(
+                self._usable(state=False),
+                command(program, shell=shell),
+                env=env or {},
+                folder=folder,
+                terminal=terminal,
+            )
         except BaseException as error:
             await entry.fail(error)
             raise
         process.record(entry)
-        return process
-
-    async def _start(
-        self,
-        program: str | Sequence[str],
-        shell: bool,
-        env: Mapping[str, str] | None,
-        folder: str,
-        terminal: bool,
-    ) -> Process:
-        held = self._usable(state=False)
-        if terminal and not held.engine.capabilities.terminals:
-            raise Unsupported(
-                f"terminal: {held.engine.name} cannot give a program a terminal",
-                hint="start it without one, or behind another engine: the jail has terminals",
-            )
-        argv = command(program, shell=shell)
-        checked = check_variables(env or {}, language="bash", fresh_exec=True)
-        process = Process(held.conversation, argv, held.request.limits)
-        await process.start(env=checked, folder=folder, terminal=terminal)
         self._processes = {n: p for n, p in self._processes.items() if p.running}
         self._processes[process.process_id] = process
         return process
@@ -383,7 +331,7 @@ class Sandbox:
             told = await self._ask(held, "rollback", run=run_id, next_run=self._runs + 1)
             self._lost = ""
             known = told.get("checkpoints")
-            self._checkpoints = tuple(map(run.whole, known)) if isinstance(known, list) else ()
+            self._checkpoints = tuple(map(telling.whole, known)) if isinstance(known, list) else ()
 
     async def restart(self) -> None:
         """A new interpreter: variables and checkpoints are gone, files stay."""
@@ -440,35 +388,7 @@ class Sandbox:
         return child
 
     async def _adopt(self, held: Held) -> None:
-        inside = self._apply(held)
-        given = _set_up(held, inside)
-        given.pop("woken")
-        await self._ask(
-            held,
-            "adopt",
-            checkpoints=self._states(held),
-            set_up={**given, "reseed": False},
-        )
-
-    def _states(self, held: Held) -> int:
-        """How many checkpoints there are to be."""
-        wanted = self._options.checkpoints
-        if wanted:
-            held.check_copies()
-        return (0 if held.driver else CHECKPOINTS) if wanted is None else wanted
-
-    def _apply(self, held: Held) -> Inside:
-        """Checkpoints are processes, too, but not the code's."""
-        limits = held.request.limits
-        processes = limits.processes + self._states(held) + 3
-        inside = held.conversation.wall.apply(dataclasses.replace(limits, processes=processes))
-        branches = held.engine.capabilities.branches and not held.driver
-        if inside.watch_memory_bytes and branches:
-            # Branches are seen in their parent, so nobody can watch one alone: each process has
-            # the limit, and what all use is only told.
-            rlimits = {**inside.rlimits, "RLIMIT_DATA": inside.watch_memory_bytes}
-            inside = dataclasses.replace(inside, rlimits=rlimits, watch_memory_bytes=NO_LIMIT)
-        return inside
+        await self._ask(held, "adopt", **setup.branch(held, self._options))
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -554,50 +474,3 @@ class Sandbox:
             if refusal.kind == "busy":
                 raise Busy(str(refusal)) from None
             raise InvalidRequest(f"{op}: {refusal}") from None
-
-
-class _Family:
-    """A sandbox and those branches of it that still live, inside its walls: the walls of one that
-    was closed stand until the last of them is gone, and nothing else is left within them."""
-
-    def __init__(self, held: Held, parent: _Family | None = None) -> None:
-        self._held = held
-        self._parent = parent
-        self._inside: set[_Family] = set()
-        self._left = False
-
-    def branch(self, held: Held) -> _Family:
-        found = _Family(held, self)
-        self._inside.add(found)
-        return found
-
-    async def leave(self) -> None:
-        self._left = True
-        if not self._inside:
-            await self._fall()
-            return
-        try:
-            await self._held.conversation.ask("empty", within_s=KILL_S)
-        except (SandboxLost, Refusal):
-            pass
-
-    async def _fall(self) -> None:
-        await self._held.release()
-        parent = self._parent
-        if parent:
-            parent._inside.discard(self)
-            if parent._left and not parent._inside:
-                await parent._fall()
-
-
-def _set_up(held: Held, inside: Inside) -> dict[str, Any]:
-    return {
-        "env": dict(held.env),
-        "rlimits": dict(inside.rlimits),
-        "folder": WORKSPACE,
-        "package_path": held.packages.path,
-        "woken": inside.wake_up() if inside.woken else None,
-        "watch_memory_bytes": inside.watch_memory_bytes,
-        "cpus": inside.cpus,
-        "driver": held.driver,
-    }

@@ -20,12 +20,12 @@ from belljar.kept import events
 from belljar.kept import processes as asynchronous_processes
 from belljar.kept import sandbox as asynchronous
 from belljar.kept.options import make_options
+from belljar.kept.setup import WORKSPACE
 from belljar.kept.sync_files import SyncFiles
 from belljar.model import Result
 from belljar.portal import Portal
 
 T = TypeVar("T")
-WORKSPACE = asynchronous.WORKSPACE
 
 
 class Sandbox:

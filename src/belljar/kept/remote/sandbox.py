@@ -27,7 +27,8 @@ from belljar.kept.processes import Process
 from belljar.kept.remote import inputs
 from belljar.kept.remote.files import RemoteFiles
 from belljar.kept.remote.processes import RemoteProcess
-from belljar.kept.sandbox import WORKSPACE, Sandbox
+from belljar.kept.sandbox import Sandbox
+from belljar.kept.setup import WORKSPACE
 from belljar.model import Limits, Result
 
 

@@ -1,0 +1,43 @@
+"""Who lives inside whose walls, when sandboxes branch."""
+
+from __future__ import annotations
+
+from belljar.conversation import Refusal
+from belljar.errors import SandboxLost
+from belljar.holding import Held
+
+KILL_S = 5.0
+
+
+class Family:
+    """A sandbox and those branches of it that still live, inside its walls: the walls of one that
+    was closed stand until the last of them is gone, and nothing else is left within them."""
+
+    def __init__(self, held: Held, parent: Family | None = None) -> None:
+        self._held = held
+        self._parent = parent
+        self._inside: set[Family] = set()
+        self._left = False
+
+    def branch(self, held: Held) -> Family:
+        found = Family(held, self)
+        self._inside.add(found)
+        return found
+
+    async def leave(self) -> None:
+        self._left = True
+        if not self._inside:
+            await self._fall()
+            return
+        try:
+            await self._held.conversation.ask("empty", within_s=KILL_S)
+        except (SandboxLost, Refusal):
+            pass
+
+    async def _fall(self) -> None:
+        await self._held.release()
+        parent = self._parent
+        if parent:
+            parent._inside.discard(self)
+            if parent._left and not parent._inside:
+                await parent._fall()

@@ -1,0 +1,64 @@
+"""What a kept sandbox is told before its first run: limits, variables, how many states to keep."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from belljar.engines.base import Inside
+from belljar.holding import Held
+from belljar.kept.options import Options
+
+WORKSPACE = "/workspace"
+NO_LIMIT = 1 << 62
+CHECKPOINTS = 8
+
+
+def first(held: Held, options: Options) -> dict[str, Any]:
+    inside = _apply(held, options)
+    return {
+        **_common(held, inside),
+        "woken": inside.wake_up() if inside.woken else None,
+        "checkpoints": _states(held, options),
+    }
+
+
+def branch(held: Held, options: Options) -> dict[str, Any]:
+    """For one that a copy of another's interpreter moves into."""
+    given = {**_common(held, _apply(held, options)), "reseed": False}
+    return {"set_up": given, "checkpoints": _states(held, options)}
+
+
+def _common(held: Held, inside: Inside) -> dict[str, Any]:
+    return {
+        "env": dict(held.env),
+        "rlimits": dict(inside.rlimits),
+        "folder": WORKSPACE,
+        "package_path": held.packages.path,
+        "watch_memory_bytes": inside.watch_memory_bytes,
+        "cpus": inside.cpus,
+        "driver": held.driver,
+    }
+
+
+def _states(held: Held, options: Options) -> int:
+    """How many checkpoints there are to be."""
+    if options.checkpoints:
+        held.check_copies()
+    if options.checkpoints is None:
+        return 0 if held.driver else CHECKPOINTS
+    return options.checkpoints
+
+
+def _apply(held: Held, options: Options) -> Inside:
+    """Checkpoints are processes, too, but not the code's."""
+    limits = held.request.limits
+    processes = limits.processes + _states(held, options) + 3
+    inside = held.conversation.wall.apply(dataclasses.replace(limits, processes=processes))
+    branches = held.engine.capabilities.branches and not held.driver
+    if inside.watch_memory_bytes and branches:
+        # Branches are seen in their parent, so nobody can watch one alone: each process has the
+        # limit, and what all use is only told.
+        rlimits = {**inside.rlimits, "RLIMIT_DATA": inside.watch_memory_bytes}
+        inside = dataclasses.replace(inside, rlimits=rlimits, watch_memory_bytes=NO_LIMIT)
+    return inside
