@@ -238,6 +238,8 @@ def test_s1_a_second_caller_waits_or_is_told(server: Served) -> None:
             answer = box.ask("POST", "/runs", {"code": "1"})
             assert (answer.status, code_of(answer)) == (409, "busy")
             assert code_of(box.ask("POST", "/rollback", {"run_id": 1})) == "busy"
+    lines = server.ask("GET", "/v1/trail?status=refused&limit=1").json()["lines"]
+    assert lines[0]["end"]["error"] == "busy", "P2: what was turned away is written, too"
 
 
 def test_s6_going_back_and_branching(server: Served, shared: Box) -> None:

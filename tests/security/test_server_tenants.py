@@ -94,7 +94,9 @@ def routes() -> list[tuple[str, str, str]]:
 
 def filled(path: str, **names: Any) -> str:
     path = re.sub(r"{(\w+)}", lambda match: str(names[match[1]]), path)
-    return f"{path}?path=f&to=g" if "/files" in path else path
+    if "/files" not in path:
+        return path
+    return f"{path}?path=f&to=g" if path.endswith("/move") else f"{path}?path=f"
 
 
 @pytest.mark.parametrize(("method", "path", "operation"), routes())

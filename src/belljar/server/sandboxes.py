@@ -68,7 +68,7 @@ class Owned:
         return self.box.sandbox_id
 
     @contextlib.asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
+    async def turn(self, wait_s: float) -> AsyncIterator[None]:
         """One thing at a time; here, so that it is known which run an interrupt would meet."""
         if self._turn.locked():
             if self.options.get("when_busy") == "refuse":
@@ -82,7 +82,15 @@ class Owned:
                 )
         self._waiting += 1
         try:
-            await self._turn.acquire()
+            async with asyncio.timeout(wait_s):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise ApiError(
+                "queue_timeout",
+                f"the sandbox was busy for {wait_s:g} s",
+                hint="POST …/interrupt ends what is under way",
+                retry_after_s=1,
+            ) from None
         finally:
             self._waiting -= 1
         try:

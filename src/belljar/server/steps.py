@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import structlog
 from starlette.requests import Request
 
-from belljar.errors import BelljarError
+from belljar.errors import BelljarError, Busy
 from belljar.kept import events
 from belljar.model import Result
+from belljar.server import running
 from belljar.server.errors import ApiError, name_of
 from belljar.server.gate import Visit
 from belljar.server.sandboxes import Owned
@@ -35,6 +37,7 @@ class Step:
         self._server = server
         self._visit = visit
         self._owned = owned
+        self._code = code
         self._tell = tell
         self._begun = False
         self._events: asyncio.Queue[events.Event | None] = asyncio.Queue(AHEAD)
@@ -59,28 +62,25 @@ class Step:
             self._events.get_nowait()
         if not self._begun:
             self._work.cancel()
+            self._server.soon(_turned_away(self._server, self._visit, self._owned, self._code))
             return
         self._server.metrics.gone.inc()
         self._server.soon(self._stop())
 
     async def _do(self, code: str, options: dict[str, Any]) -> Result:
-        owned, tenant = self._owned, self._owned.tenant
+        owned, tenant, server = self._owned, self._owned.tenant, self._server
         try:
-            tenant.start()
-            async with owned.turn(), self._server.admission.place(tenant):
-                self._begun = True
-                owned.begin_run()
-                result = await self._run(code, options)
-                owned.end_run(result.usage.cpu_ms)
-        except (BelljarError, ApiError) as error:
-            reason = error.code if isinstance(error, ApiError) else name_of(error)
-            self._server.metrics.refused.labels(tenant.name, reason).inc()
-            log.info("refused", request_id=self._visit.request_id, reason=reason)
-            raise
+            async with noted(server, self._visit, owned, code):
+                tenant.start()
+                async with owned.turn(server.settings.queue_wait_s), server.admission.place(tenant):
+                    self._begun = True
+                    owned.begin_run()
+                    result = await self._run(code, options)
+                    owned.end_run(result.usage.cpu_ms)
         finally:
             if self._tell:
                 await self._events.put(None)
-        self._server.metrics.ended(tenant.name, result)
+        server.metrics.ended(tenant.name, result)
         return result
 
     async def _run(self, code: str, options: dict[str, Any]) -> Result:
@@ -110,6 +110,31 @@ class Step:
             self._work.cancel()
 
 
+@asynccontextmanager
+async def noted(
+    server: Server, visit: Visit, owned: Owned | None, words: str
+) -> AsyncIterator[None]:
+    """What is turned away before it comes to a sandbox is in the trail, too (P2); the rest the
+    sandbox writes itself."""
+    assert visit.tenant is not None
+    try:
+        yield
+    except (BelljarError, ApiError) as error:
+        reason = error.code if isinstance(error, ApiError) else name_of(error)
+        server.metrics.refused.labels(visit.tenant.name, reason).inc()
+        log.info("refused", request_id=visit.request_id, reason=reason)
+        if isinstance(error, ApiError | Busy):
+            await _turned_away(server, visit, owned, words, reason)
+        raise
+
+
+async def _turned_away(
+    server: Server, visit: Visit, owned: Owned | None, words: str, reason: str = "client_gone"
+) -> None:
+    known = zip(("engine", "environment", "language"), owned.ground if owned else (), strict=False)
+    await running.refused(server, visit, words, dict(known), reason)
+
+
 async def until_gone(server: Server, request: Request, work: asyncio.Future[T]) -> T:
     """What `work` gives; it goes on when the client goes, and somebody else has to see to it."""
     watching = asyncio.create_task(_gone(request))
@@ -126,7 +151,7 @@ async def finished(server: Server, owned: Owned, work: Callable[[], Awaitable[T]
     """Something short that is done to its end, also if the client goes; in its turn."""
 
     async def do() -> T:
-        async with owned.turn():
+        async with owned.turn(server.settings.queue_wait_s):
             return await work()
 
     task = asyncio.ensure_future(do())

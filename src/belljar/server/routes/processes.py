@@ -12,6 +12,7 @@ from belljar.kept.processes import Process
 from belljar.model import Result
 from belljar.server import running, streams
 from belljar.server.bodies import StrictRoute
+from belljar.server.gate import Visit, visit_of
 from belljar.server.openapi import responses
 from belljar.server.routes.sandboxes import ASKING, SENDING, owned_by, reply
 from belljar.server.sandboxes import Owned
@@ -29,6 +30,7 @@ from belljar.server.schemas_kept import (
     StdinRequest,
 )
 from belljar.server.server import Server
+from belljar.server.steps import noted
 from belljar.server.streams import EVENTS
 
 router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}", route_class=StrictRoute, tags=["programs"])
@@ -57,11 +59,12 @@ async def execute(sandbox_id: str, asked: ExecRequest, request: Request) -> Resp
     server, owned = owned_by(request, sandbox_id)
     options = asked.model_dump(exclude={"program", "stdin"})
     options["stdin"] = content("stdin", asked.stdin)
-    owned.tenant.start()
 
     async def do() -> Result:
-        async with server.admission.place(owned.tenant):
-            return await owned.box.exec(asked.program, **options)
+        async with noted(server, visit_of(request), owned, _words(asked)):
+            owned.tenant.start()
+            async with server.admission.place(owned.tenant):
+                return await owned.box.exec(asked.program, **options)
 
     result = await running.while_client_waits(server, request, do)
     owned.count_cpu()
@@ -69,12 +72,17 @@ async def execute(sandbox_id: str, asked: ExecRequest, request: Request) -> Resp
     return Response(result.to_json().encode(), media_type="application/json")
 
 
-async def start_program(owned: Owned, asked: ProgramRequest, *, terminal: bool = False) -> Process:
-    process = await owned.box.start(
-        asked.program, shell=asked.shell, env=asked.env, folder=asked.folder, terminal=terminal
-    )
+async def start_program(server: Server, visit: Visit, owned: Owned, asked: StartRequest) -> Process:
+    options = asked.model_dump(include={"shell", "env", "folder", "terminal"})
+    async with noted(server, visit, owned, _words(asked)):
+        owned.tenant.start()
+        process = await owned.box.start(asked.program, **options)
     owned.add(process)
     return process
+
+
+def _words(asked: ProgramRequest) -> str:
+    return asked.program if isinstance(asked.program, str) else " ".join(asked.program)
 
 
 @router.post(
@@ -88,8 +96,7 @@ async def start_program(owned: Owned, asked: ProgramRequest, *, terminal: bool =
 )
 async def start(sandbox_id: str, asked: StartRequest, request: Request) -> Response:
     server, owned = owned_by(request, sandbox_id)
-    owned.tenant.start()
-    process = await start_program(owned, asked, terminal=asked.terminal)
+    process = await start_program(server, visit_of(request), owned, asked)
     if not streams.wanted(request):
         return reply(shown(process))
 

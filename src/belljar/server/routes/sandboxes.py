@@ -32,7 +32,7 @@ from belljar.server.schemas_kept import (
     StepRequest,
 )
 from belljar.server.server import Server
-from belljar.server.steps import Step, finished
+from belljar.server.steps import Step, finished, noted
 from belljar.server.streams import EVENTS
 
 router = APIRouter(prefix="/v1/sandboxes", route_class=StrictRoute, tags=["sandboxes"])
@@ -88,9 +88,10 @@ async def make(asked: SandboxRequest, request: Request) -> Response:
     }
 
     async def do() -> Owned:
-        return await server.book.make(
-            tenant, options, datasets=datasets, caller=running.caller(visit)
-        )
+        async with noted(server, visit, None, ""):
+            return await server.book.make(
+                tenant, options, datasets=datasets, caller=running.caller(visit)
+            )
 
     owned = await running.while_client_waits(server, request, do)
     return reply(described(owned))
@@ -270,7 +271,10 @@ async def restart(sandbox_id: str, request: Request) -> Response:
 )
 async def fork(sandbox_id: str, asked: ForkRequest, request: Request) -> Response:
     server, owned = owned_by(request, sandbox_id)
-    branches = await finished(server, owned, lambda: server.book.fork(owned, asked.count, asked.at))
+    async with noted(server, visit_of(request), owned, ""):
+        branches = await finished(
+            server, owned, lambda: server.book.fork(owned, asked.count, asked.at)
+        )
     return reply({"sandboxes": [described(branch) for branch in branches]})
 
 
@@ -283,6 +287,7 @@ async def fork(sandbox_id: str, asked: ForkRequest, request: Request) -> Respons
 )
 async def install(sandbox_id: str, asked: InstallRequest, request: Request) -> Response:
     server, owned = owned_by(request, sandbox_id)
-    owned.tenant.start()
-    versions = await finished(server, owned, lambda: owned.box.install(*asked.packages))
+    async with noted(server, visit_of(request), owned, ""):
+        owned.tenant.start()
+        versions = await finished(server, owned, lambda: owned.box.install(*asked.packages))
     return reply({"versions": versions})

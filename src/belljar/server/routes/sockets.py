@@ -208,8 +208,7 @@ class Talk:
     async def _start(self, message: Start) -> None:
         process: Process | None = None
         try:
-            self._owned.tenant.start()
-            process = await start_program(self._owned, message, terminal=message.terminal)
+            process = await start_program(self._server, self._visit, self._owned, message)
             async for told in output_of(process, started=True):
                 name, said = told
                 await self._say(message.id, (name, {"process_id": process.process_id, **said}))
