@@ -67,7 +67,7 @@ def test_what_was_said_and_used_before_the_time_out_is_told(jar: Belljar) -> Non
     )
     assert (result.status, result.stdout, result.stderr) == ("timeout", "out\n", "err\n")
     assert [file.name for file in result.files] == ["f"]
-    assert result.usage.cpu_ms > 200
+    assert result.usage.cpu_ms > 20  # of a second, on a machine that may be busy
     assert result.signal in (9, None)
     assert result.exit_code is None
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Collection, Mapping
 
 from . import files
+from .kill import clear
 from .owner import new_owner
 from .plan import Version
 
 FOLDER = "belljar"
 HOST_LEAF = "belljar-host"
+CLOSE_S = 3.0
 # pids comes first everywhere: who is in any group of a sandbox is in that one, so that killing by
 # its list misses nobody, even when the host died between two of the moves.
 CONTROLLERS = ("pids", "memory", "cpu", "cpuacct")
@@ -73,12 +76,17 @@ class Hierarchy:
         )
 
     def close(self) -> None:
-        """Give the folder up. A group that is still busy stays, for `sweep`."""
+        """Give the folder up. What is still in it is ended, and waited for as long as it takes on a
+        busy machine; else it stays, for `sweep`."""
         fds, self.fds = set(self.fds.values()), {}
         # A forked copy of this process has the descriptors too, but the folder is not its own.
         mine = bool(fds) and self.owner.startswith(f"{os.getpid()}-")
+        deadline = time.monotonic() + CLOSE_S
         for place in self.places if mine else ():
-            for folder in (f"{place}/{FOLDER}/{self.owner}", f"{place}/{FOLDER}"):
+            own = f"{place}/{FOLDER}/{self.owner}"
+            for name in files.folders(own):
+                clear(f"{own}/{name}", deadline=deadline)
+            for folder in (own, f"{place}/{FOLDER}"):
                 files.rmdir(folder)
         for fd in fds:
             os.close(fd)

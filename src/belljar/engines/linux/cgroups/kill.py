@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable
+
+from . import files
 
 _ROUNDS = 50
 _BATCH = 64
@@ -41,3 +44,15 @@ def _kill_batch(pids: list[int], members: Callable[[], set[int]]) -> None:
     finally:
         for fd in opened.values():
             os.close(fd)
+
+
+def clear(path: str, *, deadline: float) -> bool:
+    """Ends what is in a group and removes it; False when that takes too long."""
+    while not files.rmdir(path):
+        for file, text in (("cgroup.kill", "1"), ("pids.max", "0")):
+            files.attempt(None, f"{path}/{file}", text)
+        kill_all(lambda: files.members(None, path))
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.002)
+    return True

@@ -8,7 +8,7 @@ import time
 
 from . import files
 from .hierarchy import FOLDER, Hierarchy
-from .kill import kill_all
+from .kill import clear
 from .owner import looks_dead
 
 
@@ -27,7 +27,7 @@ def sweep(hierarchy: Hierarchy, *, wait_s: float = 2.0) -> int:
                 continue
             try:
                 for name in files.folders(path):
-                    if _clear(f"{path}/{name}", deadline=deadline):
+                    if clear(f"{path}/{name}", deadline=deadline):
                         removed.add(f"{owner}/{name}")
                 files.rmdir(path)
             finally:
@@ -53,14 +53,3 @@ def _lock_of_dead(owner: str, path: str) -> int:
         os.close(fd)
         return -1
     return fd
-
-
-def _clear(path: str, *, deadline: float) -> bool:
-    while not files.rmdir(path):
-        for file, text in (("cgroup.kill", "1"), ("pids.max", "0")):
-            files.attempt(None, f"{path}/{file}", text)
-        kill_all(lambda: files.members(None, path))
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.002)
-    return True
