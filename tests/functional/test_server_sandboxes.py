@@ -16,6 +16,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from belljar.client.results import printed as printed_bytes
 from belljar.server.routes.files import disposition
 from belljar.testing.served import Answer, Served, served
 
@@ -193,9 +194,9 @@ def test_l6_events_of_a_run(shared: Box) -> None:
     )
     told = events(shared.ask("POST", "/runs", {"code": code}, headers=EVENTS))
     names = [name for name, _ in told]
-    assert names[-2:] == ["sandbox", "end"] and "usage" in names
-    assert ("output", {"stream": "stdout", "text": "é\n"}) in told
-    assert ("output", {"stream": "stdout", "base64": "/w=="}) in told
+    assert names[-2:] == ["sandbox", "end"]
+    printed = [printed_bytes(said) for name, said in told if name == "output"]
+    assert b"".join(printed) == "é\n".encode() + b"\xff"
     assert ("progress", {"fraction": 0.5, "message": "half"}) in told
     (shown,) = (said for name, said in told if name == "shown")
     assert shown["data"]["text/html"] == "<script>", "a text in JSON, and nothing else"
@@ -379,6 +380,8 @@ def test_f2_an_exec_whose_client_has_gone_is_killed(shared: Box) -> None:
 
 def test_s4_what_runs_in_the_background_is_counted(server: Served) -> None:
     with made(server) as box:
+        if not box.run("1")["isolation"]["cpu"].startswith("cgroup"):
+            pytest.skip("without cgroups only runs are counted")
         before = server.ask("GET", "/v1/usage").json()["cpu_s_today"]
         box.ask("POST", "/processes", {"program": "while :; do :; done", "shell": True})
         until(lambda: server.ask("GET", "/v1/usage").json()["cpu_s_today"] > before + 1, 30)

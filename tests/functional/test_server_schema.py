@@ -9,8 +9,9 @@ from typing import Any
 import hypothesis
 import pytest
 import schemathesis
-from schemathesis.specs.openapi.checks import positive_data_acceptance
+from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
+from belljar.server import uploads
 from belljar.server.app import description
 from belljar.testing.served import Served, served
 
@@ -42,7 +43,7 @@ DESCRIPTION = description()
 schema = schemathesis.openapi.from_dict(DESCRIPTION)
 
 
-def judge(case: Any, server: Served) -> None:
+def judge(case: Any, server: Served, *excluded: Any) -> None:
     """No 5xx, only documented statuses and contents, bad data refused, no way without a key.
 
     What a limit or a name may be is the operator's to say, so data that fits may be refused."""
@@ -50,7 +51,7 @@ def judge(case: Any, server: Served) -> None:
         base_url=server.url,
         headers={"Authorization": f"Bearer {server.key}"},
         timeout=30,
-        excluded_checks=[positive_data_acceptance],
+        excluded_checks=[positive_data_acceptance, *excluded],
     )
 
 
@@ -65,6 +66,42 @@ def test_a3_every_route_does_what_it_says(case: Any, server: Served) -> None:
 @hypothesis.settings(EXAMPLES, max_examples=200)
 def test_a3_every_route_does_what_it_says_at_length(case: Any, server: Served) -> None:
     judge(case, server)
+
+
+@pytest.fixture(scope="module")
+def living(server: Served) -> dict[str, Any]:
+    """Ids of things that there are: with any others every route would answer 404."""
+    dataset = server.ask(
+        "POST", "/v1/datasets?name=x", b"a\n1\n", headers={"Content-Type": uploads.BINARY}
+    ).json()["id"]
+    return {"dataset_id": dataset, "sandbox_id": "", "process_id": 0}
+
+
+def revived(server: Served, living: dict[str, Any]) -> dict[str, Any]:
+    """The sandbox may have been ended by the request before."""
+    if server.ask("GET", f"/v1/sandboxes/{living['sandbox_id']}/files/stat?path=.").status != 200:
+        for one in server.ask("GET", "/v1/sandboxes").json()["sandboxes"]:
+            server.ask("DELETE", f"/v1/sandboxes/{one['id']}")  # others' tests, and branches
+        box = server.ask("POST", "/v1/sandboxes", {"environment": "base", "max_runs": 10_000})
+        living["sandbox_id"] = box.json()["id"]
+        path = f"/v1/sandboxes/{living['sandbox_id']}/processes"
+        living["process_id"] = server.ask("POST", path, {"program": ["cat"]}).json()["process_id"]
+    return living
+
+
+@pytest.mark.slow
+@(
+    schema.include(path_regex="/v1/(sandboxes|datasets)/.*")
+    .exclude(
+        path_regex="(changes|output)$",  # they end with the client
+    )
+    .parametrize()
+)
+@hypothesis.settings(EXAMPLES, max_examples=25)
+def test_a3_routes_of_what_is_there(case: Any, server: Served, living: dict[str, Any]) -> None:
+    known = revived(server, living)
+    case.path_parameters = {name: known[name] for name in case.path_parameters}
+    judge(case, server, negative_data_rejection)  # what was wrong may have been the id
 
 
 def test_a3_without_a_key_nothing_but_401(server: Served) -> None:

@@ -1,0 +1,31 @@
+"""L6: what code prints, as events: text where it is text, and never another byte."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from belljar.client.results import printed
+from belljar.kept.events import Printed
+from belljar.server.streams import Teller
+
+
+def told(pieces: list[bytes]) -> list[dict[str, str]]:
+    teller = Teller()
+    events = [one for piece in pieces for one in teller.tell(Printed(stream="stdout", data=piece))]
+    return [said for _, said in (*events, *teller.rest())]
+
+
+@given(st.lists(st.binary(max_size=8), max_size=8))
+def test_l6_any_bytes_in_any_pieces_arrive_as_they_are(pieces: list[bytes]) -> None:
+    assert b"".join(map(printed, told(pieces))) == b"".join(pieces)
+
+
+@given(st.text(), st.lists(st.integers(0, 40), max_size=5))
+def test_l6_text_stays_text_wherever_it_is_cut(text: str, cuts: list[int]) -> None:
+    data = text.encode("utf-8", "ignore")
+    places = [0, *sorted(cuts), len(data)]
+    pieces = [data[start:end] for start, end in itertools.pairwise(places)]
+    assert all("text" in said for said in told(pieces))
