@@ -48,6 +48,8 @@ class Conversation(Hearing):
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._channels: dict[int, _Channel] = {}
         self._sending = asyncio.Lock()
+        self._rest: asyncio.Future[None] | None = None
+        """Of a question that found no room at once; held, so that it is not lost half-way."""
         self.last_use = self._loop.time()
 
     def next_id(self) -> int:
@@ -92,6 +94,31 @@ class Conversation(Hearing):
             if receive or hear:
                 self.ignore(number)
 
+    def begin(
+        self, op: str, *, ask_id: int, receive: Receive, hear: Hear, **fields: Any
+    ) -> asyncio.Future[dict[str, Any]]:
+        """As `ask`, without a bound of time; the question is on its way when this returns."""
+        if self.lost:
+            raise SandboxLost(f"the sandbox is gone: {self.lost}")
+        frame = protocol.message(protocol.ASK, {"id": ask_id, "op": op, **fields})
+        answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self._asked[ask_id] = answer
+        self.listen(ask_id, receive, hear)
+
+        def answered(_: object) -> None:
+            self._asked.pop(ask_id, None)
+            self.ignore(ask_id)
+            if not answer.cancelled():
+                answer.exception()  # seen, also when nobody waits for it any more
+
+        answer.add_done_callback(answered)
+        if not self._sending.locked():
+            frame = frame[self._send_now(frame) :]
+        if frame:
+            self._rest = asyncio.ensure_future(self._send(frame))
+            self._rest.add_done_callback(lambda sent: sent.cancelled() or sent.exception())
+        return answer
+
     def listen(self, channel: int, receive: Receive | None, hear: Hear | None) -> None:
         """For channels that outlive the question that opened them."""
         self._channels[channel] = _Channel(receive, hear)
@@ -116,10 +143,24 @@ class Conversation(Hearing):
         """A frame goes out whole, even if whoever sends it is cancelled: half of one would be the
         end of the conversation."""
         self.last_use = self._loop.time()
+        if not descriptors and not self._sending.locked():
+            data = data[self._send_now(data) :]
+            if not data:
+                return
         await self._sending.acquire()
         work = asyncio.ensure_future(self._send_all(data, descriptors))
         work.add_done_callback(lambda _: self._sending.release())
         await asyncio.shield(work)
+
+    def _send_now(self, data: bytes) -> int:
+        """Most frames find room at once."""
+        try:
+            return self.wall.stream.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            self._lose(f"the stream broke: {error}")
+            raise SandboxLost(f"the sandbox is gone: {self.lost}") from None
 
     async def _send_all(self, data: bytes, descriptors: Sequence[int]) -> None:
         try:

@@ -167,7 +167,7 @@ def test_s1_it_can_be_kept_and_watches_memory_itself(in_memory: Path) -> None:
 
         async def cell(run: int, code: str) -> dict[str, Any]:
             asked = {"code": code, "name": f"<run {run}>", "run": run, "output_bytes": 1000}
-            return await talk.ask("run", **asked)
+            return await talk.ask("run", stdin=False, **asked)
 
         try:
             await talk.ask("set_up", **set_up)

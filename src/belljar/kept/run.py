@@ -59,7 +59,19 @@ class Run:
         self._task: asyncio.Task[Result] | None = None
 
     def start(self, code: str, *, stdin: bytes) -> None:
-        self._task = asyncio.ensure_future(self._run(code, stdin))
+        asked = self._conversation.begin(
+            "run",
+            ask_id=self._ask_id,
+            receive=self._printed,
+            hear=self._heard,
+            code=code,
+            name=f"<run {self.run_id}>",
+            run=self.run_id,
+            output_bytes=self._limits.output_bytes,
+            stdin=bool(stdin),
+        )
+        asked.add_done_callback(lambda _: self._changed.set())
+        self._task = asyncio.ensure_future(self._run(asked, stdin))
 
     async def result(self) -> Result:
         assert self._task is not None
@@ -103,27 +115,13 @@ class Run:
 
     # -- the run ---------------------------------------------------------------------------------
 
-    async def _run(self, code: str, stdin: bytes) -> Result:
+    async def _run(self, asked: asyncio.Future[dict[str, Any]], stdin: bytes) -> Result:
         talk = self._conversation
-        asked = asyncio.ensure_future(
-            talk.ask(
-                "run",
-                ask_id=self._ask_id,
-                receive=self._printed,
-                hear=self._heard,
-                code=code,
-                name=f"<run {self.run_id}>",
-                run=self.run_id,
-                output_bytes=self._limits.output_bytes,
-                within_s=None,
-            )
-        )
         ticking = asyncio.ensure_future(self._tick())
         try:
-            await asyncio.sleep(0)  # the question goes first: input is for a run that is known
             if stdin:
                 await talk.send(self._ask_id, stdin)
-            await talk.send(self._ask_id, b"")
+                await talk.send(self._ask_id, b"")
             timed_out = await self._wait(asked)
             told = await self._told(asked, timed_out=timed_out)
         except Refusal as refusal:
@@ -153,11 +151,9 @@ class Run:
                 self._interrupted = False
                 await self._conversation.ask("interrupt")
                 left_s = min(left_s, INSIST_S) if self._refused else left_s
-            changed = asyncio.ensure_future(self._changed.wait())
-            await asyncio.wait(
-                (asked, changed), timeout=max(0.0, left_s), return_when=asyncio.FIRST_COMPLETED
-            )
-            changed.cancel()
+            late = loop.call_later(max(0.0, left_s), self._changed.set)
+            await self._changed.wait()
+            late.cancel()
             if not asked.done() and loop.time() >= self._deadline:
                 if not await self._end(asked, "interrupt", INTERRUPT_S):
                     await self._end(asked, "kill", KILL_S)
@@ -191,9 +187,12 @@ class Run:
 
     async def _tick(self) -> None:
         """Where the wall cannot be looked at, the agent tells (see `_heard`)."""
-        while seen := self._conversation.wall.look():
-            self._tell(events.Used(usage=seen.usage))
+        while True:
             await asyncio.sleep(TICK_S)
+            seen = self._conversation.wall.look()
+            if seen is None:
+                return
+            self._tell(events.Used(usage=seen.usage))
 
     # -- what comes ------------------------------------------------------------------------------
 

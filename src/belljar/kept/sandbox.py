@@ -203,7 +203,6 @@ class Sandbox:
             )
         request = held.check(code, timeout_s, stdin)
         self._runs += 1
-        held.conversation.wall.settle()
         started = Run(
             held.conversation,
             run_id=self._runs,
@@ -213,6 +212,7 @@ class Sandbox:
         )
         started.on_event = on_event
         started.start(request.code, stdin=request.stdin)
+        held.conversation.wall.settle()  # in the time that the question takes to get there
         self._now = started
         return started
 

@@ -31,7 +31,7 @@ class HostLink:
         except OSError:  # a pipe or a serial line
             pass
         self.pending = b""
-        """Output that has not been sent yet."""
+        """What has not been sent yet."""
 
     def frames(self) -> Iterator[tuple[int, bytes]]:
         """What one read brings."""
@@ -78,14 +78,16 @@ class HostLink:
         message = protocol.message(protocol.EVENT, {"channel": channel, **content})
         if len(message) > protocol.KEPT_PAYLOAD:  # an output; that there was one is still told
             message = protocol.message(protocol.EVENT, {"channel": channel, "output": None})
-        self.send(message)
+        self._soon(message)
 
     def put_out(self, channel: int, stream: int, data: bytes) -> None:
-        """Sends soon: a short program's output and its end then reach the host as one."""
         for start in range(0, len(data), protocol.CHUNK):
             head = protocol.OUTPUT.pack(channel, stream)
-            self.pending += protocol.frame(
-                protocol.FROM, head + data[start : start + protocol.CHUNK]
-            )
-            if len(self.pending) > protocol.CHUNK:
-                self.send()
+            piece = data[start : start + protocol.CHUNK]
+            self._soon(protocol.frame(protocol.FROM, head + piece))
+
+    def _soon(self, message: bytes) -> None:
+        """What a short run shows, and its end, reach the host as one."""
+        self.pending += message
+        if len(self.pending) > protocol.CHUNK:
+            self.send()

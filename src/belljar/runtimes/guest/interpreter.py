@@ -149,6 +149,10 @@ class _Interpreter:
             return
         try:
             json.loads(json.dumps(_LIKE_A_RUN))
+            stdin, other = os.pipe2(os.O_CLOEXEC)  # as each run has a new one
+            os.close(other)
+            os.dup2(stdin, 0)
+            os.close(stdin)
             self._notebook.rehearse()
         except Exception:
             pass  # the code has put something of its own in our way

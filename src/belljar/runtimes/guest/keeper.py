@@ -3,7 +3,7 @@
 The host asks (ASK) and is answered once (ANSWER), at the end of what takes long:
     set_up      {env, rlimits, folder, package_path, woken, checkpoints, watch_memory_bytes, cpus,
                 driver: {argv, script, cells} of a language other than Python}
-    run         {code, name, run, output_bytes}; its channel has the standard streams
+    run         {code, name, run, output_bytes, stdin}; its channel has the standard streams
     interrupt   KeyboardInterrupt in the run, or SIGINT for a program
     kill        ends the interpreter; its state is lost
     restart     a new interpreter without state

@@ -116,6 +116,7 @@ class Notebook:
 
     def rehearse(self) -> None:
         """Walks through what every run does, without an effect that code could see."""
+        self.interrupts.begin(Notebook.rehearse.__code__)
         self.streams.begin()
         self._loop.begin()
         self._look_for_new_files()
@@ -123,6 +124,7 @@ class Notebook:
         code, _ = self._compiler.compile(_REHEARSAL, "<rehearsal>", line=0)
         exec(code, {"__builtins__": builtins})
         self._display.represent(2)
+        self.interrupts.end()
         self.streams.end()
 
     def _begin(self, name: str) -> None:

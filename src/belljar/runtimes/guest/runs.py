@@ -145,6 +145,8 @@ class Runs:
         finally:
             os.close(stdin)
         self._cell = cell
+        if not ask["stdin"]:
+            cell.stdin.take(b"")
         for stream, early in self._early.items():
             if early:
                 self._keeper.put_out(cell.ask, stream, cell.spools[stream].feed(bytes(early)))
