@@ -82,6 +82,7 @@ class Meter:
 
     def _too_much(self, watched: Watched) -> None:
         self._strikes += 1
+        self._keeper.checkpoints.drop_older()  # they are killed: nobody is to be sent back there
         _kill_others(self._keeper.checkpoints.latest_pid() if self._strikes == 1 else 0)
         watched.look_again(EXIT_S)
 
