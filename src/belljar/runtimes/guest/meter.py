@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,10 @@ IDLE_MS = 1000
 """Between looks while nothing was asked for."""
 SHORT = 0.9
 """Of the limit."""
-EXIT_S = 0.02
+EXIT_S = 1.0
 """How long those that were killed have to give their memory back."""
+LOOK_AGAIN_S = 0.02
+_ROUNDS = 50
 
 
 class Meter:
@@ -38,7 +41,10 @@ class Meter:
         self._cpus: float | None = None
         self._watched: Watched | None = None
         self._cpu_before_ms = 0
-        self._strikes = 0
+        self._spent = False
+        """The run took too much."""
+        self._until_s = -EXIT_S
+        """Those that were killed may still hold memory until then."""
 
     def set_up(self, ask: dict) -> None:  # type: ignore[type-arg]
         self._memory_bytes = ask.get("watch_memory_bytes") or 0
@@ -53,7 +59,7 @@ class Meter:
         if self._cpus:
             self._watched.share(self._cpus)
         self._cpu_before_ms = self._watched.cpu_ms(_reaped_ms())
-        self._strikes = 0
+        self._spent = False
 
     def due_ms(self) -> int | None:
         """When to look again; None where nobody has to."""
@@ -76,15 +82,19 @@ class Meter:
         if self._watched is None:
             return None
         told = self._watched.summary()
-        told["out_of_memory"] = told["out_of_memory"] or self._strikes > 0
+        told["out_of_memory"] = told["out_of_memory"] or self._spent
         told["cpu_ms"] = max(0, self._watched.cpu_ms(_reaped_ms()) - self._cpu_before_ms)
         return told
 
     def _too_much(self, watched: Watched) -> None:
-        self._strikes += 1
-        self._keeper.checkpoints.drop_older()  # they are killed: nobody is to be sent back there
-        _kill_others(self._keeper.checkpoints.latest_pid() if self._strikes == 1 else 0)
-        watched.look_again(EXIT_S)
+        now_s = time.monotonic()
+        if now_s >= self._until_s:
+            first = now_s >= self._until_s + EXIT_S
+            self._spent = True
+            self._keeper.checkpoints.drop_older()  # nobody is to be sent back to what is killed
+            _kill_others(self._keeper.checkpoints.latest_pid() if first else 0)
+            self._until_s = now_s + EXIT_S
+        watched.look_again(LOOK_AGAIN_S)
 
 
 def _kill_others(spared: int) -> None:
@@ -95,10 +105,15 @@ def _kill_others(spared: int) -> None:
         except ProcessLookupError:
             pass
         return
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) not in (1, spared):
+    killed = {1, spared}
+    for _ in range(_ROUNDS):  # they may fork meanwhile
+        fresh = {int(name) for name in os.listdir("/proc") if name.isdigit()} - killed
+        if not fresh:
+            return
+        killed |= fresh
+        for pid in fresh:
             try:
-                os.kill(int(name), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 continue
 
