@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import re
@@ -75,6 +76,12 @@ class Raw:
             assert time.monotonic() < deadline, "it may drip for ever"
             self.socket.sendall(b"x")
         return status(self.rest())
+
+    def until(self, end: bytes) -> bytes:
+        found = b""
+        while not found.endswith(end):
+            found += self.socket.recv(65536)
+        return found
 
     def rest(self) -> bytes:
         """Until the server closes."""
@@ -289,7 +296,7 @@ def test_slow_headers_and_bodies_are_cut_off(server: Served) -> None:
     with Raw(server) as connection:  # a second request on a connection that was good
         first = request(server, b'{"code": "1"}', "Content-Length: 13")
         connection.send(first.replace(b"Connection: close\r\n", b""))
-        assert connection.socket.recv(65536).startswith(b"HTTP/1.1 200 ")
+        assert connection.until(b"}").startswith(b"HTTP/1.1 200 ")
         assert connection.send(b"GET /").drip() == 408
 
 
@@ -318,11 +325,14 @@ def test_a_body_is_bounded_while_it_comes_in(server: Served) -> None:
     assert (large.status, code_of(large)) == (413, "body_too_large")
     with Raw(server) as connection:  # no length told
         connection.send(request(server, b"", "Transfer-Encoding: chunked"))
-        sent = 0
-        while not select.select([connection.socket], [], [], 0)[0]:
-            connection.send(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
-            sent += 0x10000
-        assert connection.socket.recv(65536).startswith(b"HTTP/1.1 413 ")
+        sent, answer = 0, b""
+        # Who sends on and on may be cut off before the answer is read.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            while not select.select([connection.socket], [], [], 0)[0]:
+                connection.send(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
+                sent += 0x10000
+            answer = connection.socket.recv(65536)
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 413 ")
         assert sent < 16 << 20
 
 

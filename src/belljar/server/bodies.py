@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 MOST_PIECES = 100_000
 """Values, keys and brackets in one body."""
 DEEPEST = 32
+_READ_OFF = 4 << 20
+"""So much of a body that is too large is read all the same: else its sender would see a broken
+connection and not the answer."""
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _MARKS = (b",", b"[", b"{", b":")
 
@@ -94,14 +97,18 @@ class StrictRequest(Request):
     async def _read(self) -> bytes:
         server, most = self._server, self._server.settings.body_bytes
         declared = self.headers.get("content-length", "")
-        if declared.isdigit() and int(declared) > most:
-            _too_large(most)
+        too_large = declared.isdigit() and int(declared) > most
+        unread = _READ_OFF
         content = bytearray()
         try:
             async with asyncio.timeout(server.settings.body_timeout_s):
                 async for part in self.stream():
-                    if len(content) + len(part) > most:
-                        _too_large(most)
+                    too_large = too_large or len(content) + len(part) > most
+                    if too_large:
+                        unread -= len(part)
+                        if unread < 0:
+                            break
+                        continue
                     self._hold(len(part))
                     content += part
         except TimeoutError:
@@ -110,6 +117,8 @@ class StrictRequest(Request):
             ) from None
         except ClientDisconnect:
             raise ApiError("client_gone", "the client has gone") from None
+        if too_large:
+            _too_large(most)
         return bytes(content)
 
     def _hold(self, count: int) -> None:

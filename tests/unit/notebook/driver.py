@@ -6,6 +6,7 @@ another. Runs on every Python that the guest supports, so it imports the guest a
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import json
 import os
@@ -17,9 +18,12 @@ module = importlib.import_module(os.path.basename(folder) + ".notebook")
 sys.path[0] = ""
 sys.path += packages
 # Low numbers, as an interpreter behind a wall has them: some code closes all high ones.
-for given, low in ((int(source), 40), (int(sink), 41)):
-    os.dup2(given, low)
-    os.close(given)
+moved = [fcntl.fcntl(int(given), fcntl.F_DUPFD, 64) for given in (source, sink)]
+os.close(int(source))
+os.close(int(sink))
+for index, high in enumerate(moved):
+    os.dup2(high, 40 + index)
+    os.close(high)
 said = os.fdopen(41, "w", encoding="ascii", buffering=1)
 
 
