@@ -26,7 +26,7 @@ class Held:
     engine: Engine
     ground: Ground
     request: Request
-    """What was asked for, without code."""
+    """What was asked for; each run brings its own code."""
     env: Mapping[str, str]
     driver: Mapping[str, Any] | None
     """What holds the state; None: the Python interpreter."""

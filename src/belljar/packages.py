@@ -1,4 +1,4 @@
-"""The packages of one kept sandbox: asked of policy, built or found, and mounted, set upon set."""
+"""The packages of one sandbox: asked of policy, built or found, and mounted, set upon set."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import os
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from belljar import client, inputs
 from belljar.conversation import Refusal
@@ -31,8 +31,6 @@ from belljar.kept.run import Run
 from belljar.kept.setup import WORKSPACE
 from belljar.model import Result
 from belljar.trail.entry import Entry
-
-WhenBusy = Literal["wait", "refuse"]
 
 
 class Sandbox:

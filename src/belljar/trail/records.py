@@ -22,7 +22,6 @@ NAME_CHARACTERS = 128
 PATH_CHARACTERS = 4096
 MOST_FILES = 1000
 """Listed one by one; of the rest the number and one hash of all are kept."""
-TIME_DIGITS = len("2000-01-01T00:00:00.000000Z")
 
 _LIMITS = tuple(item.name for item in fields(Limits))
 _encode = json.JSONEncoder(

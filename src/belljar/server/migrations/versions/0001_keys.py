@@ -31,8 +31,3 @@ def upgrade() -> None:
         sql.Column("day", sql.Integer, primary_key=True, autoincrement=False),
         sql.Column("cpu_s", sql.Float, nullable=False),
     )
-
-
-def downgrade() -> None:
-    for name in ("belljar_spent", "belljar_keys", "belljar_tenants"):
-        op.drop_table(name)
