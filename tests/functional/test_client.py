@@ -168,6 +168,7 @@ def test_s1_a_sandbox_is_found_again_by_its_id(server: Served) -> None:
     sandbox_id, process_id = asyncio.run(first())
     assert len(sandbox_id) == 32
     with belljar.Sandbox(url=server.url, key=server.key, sandbox_id=sandbox_id) as box:
+        assert box.sandbox_id == sandbox_id
         assert box.run("x + 1").value == "42"
         process = box.process(process_id)
         process.write("more\n")

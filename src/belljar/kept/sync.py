@@ -71,6 +71,11 @@ class Sandbox:
             self._portal = owner.portal()
             self._box = self._portal.call(_open(owner.asynchronous, self._options))
 
+    @property
+    def sandbox_id(self) -> str:
+        """Cannot be guessed; a server finds the sandbox by it."""
+        return self._opened().sandbox_id
+
     def run(
         self,
         code: str,
