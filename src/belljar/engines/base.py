@@ -85,7 +85,7 @@ class Capabilities:
     branches: bool = False
     """A kept sandbox can be copied while it lives."""
     mounts: bool = False
-    """Files of the host can be mounted into a kept sandbox: it is a `MountingEngine`."""
+    """Files of the host can be mounted into a sandbox: it is a `MountingEngine`."""
     terminals: bool = True
     """A program in a kept sandbox can have a terminal."""
     disk_files: bool = True
