@@ -48,7 +48,7 @@ class ServerSettings(BaseSettings):
     state: str = ""
     """Database of keys and quotas; empty: SQLite in BELLJAR_HOME/server."""
     trail: str = ""
-    """Database of the trail; empty: SQLite in BELLJAR_HOME/trail."""
+    """Database of the trail; empty: that of BELLJAR_TRAIL, else SQLite in BELLJAR_HOME/trail."""
     quotas: Quotas = Field(default_factory=Quotas)
     """For tenants whose own quotas do not say otherwise."""
     warm: tuple[str, ...] = ("base",)
