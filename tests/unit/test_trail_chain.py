@@ -131,7 +131,9 @@ def test_p2_what_pruning_left_is_sound_and_nothing_else(
     assert chain.anchor_of(line.body for line in left if line.kind == "pruned") == anchor
     verdict = chain.verify(left, anchor=anchor)
     assert verdict.sound and verdict.first == cut
-    assert chain.verify(left, anchor=anchor, head=f"{anchor[0] - 1}:{anchor[1]}").sound
+    for head in (f"{anchor[0] - 1}:{anchor[1]}", anchor[1]):
+        assert "nothing before or after" in chain.verify(left, anchor=anchor, head=head).problem
+        assert chain.verify(left, anchor=anchor, head=head, allow_pruned=True).sound
     assert not chain.verify(left).sound
     assert not chain.verify(left[1:], anchor=anchor).sound
     assert not chain.verify(left[:-1], anchor=anchor).sound

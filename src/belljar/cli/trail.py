@@ -104,6 +104,10 @@ def verify(
             help="One that was noted down earlier (NUMBER:HASH, or HASH): must be in the trail.",
         ),
     ] = "",
+    allow_pruned: Annotated[
+        bool,
+        typer.Option("--allow-pruned", help="Do with a HEAD at which the trail was pruned."),
+    ] = False,
     file: Annotated[
         str | None, typer.Option(metavar="FILE", help="Verify an export instead.")
     ] = None,
@@ -116,10 +120,10 @@ def verify(
     down where nobody who can write the trail can reach it.
     """
     if file is not None:
-        verdict = _verify_file(file, head)
+        verdict = _verify_file(file, head, allow_pruned)
     else:
         with _open(trail) as found:
-            verdict = found.verify(head=head)
+            verdict = found.verify(head=head, allow_pruned=allow_pruned)
     if json:
         from json import dumps
 
@@ -203,7 +207,7 @@ def _open(url: str | None) -> Trail:
     return open_trail(url or "")
 
 
-def _verify_file(path: str, head: str) -> Verdict:
+def _verify_file(path: str, head: str, allow_pruned: bool) -> Verdict:
     from belljar.errors import InvalidRequest
     from belljar.trail import chain
 
@@ -212,7 +216,9 @@ def _verify_file(path: str, head: str) -> Verdict:
             pruned = [line.body for line in chain.read_export(file) if line.kind == "pruned"]
         with open(path, encoding="ascii") as file:
             anchor = chain.anchor_of(pruned)
-            return chain.verify(chain.read_export(file), head=head, anchor=anchor)
+            return chain.verify(
+                chain.read_export(file), head=head, anchor=anchor, allow_pruned=allow_pruned
+            )
     except ValueError as error:
         raise InvalidRequest(f"--file: {path!r}: {error}") from None
 

@@ -73,12 +73,17 @@ class _Broken(Exception):
 
 
 def verify(
-    lines: Iterable[Line], *, head: str = "", anchor: tuple[int, str] | None = None
+    lines: Iterable[Line],
+    *,
+    head: str = "",
+    anchor: tuple[int, str] | None = None,
+    allow_pruned: bool = False,
 ) -> Verdict:
     """Walks along the lines, oldest first. `head`: a hash, or seq:hash, that was noted down and
     must be met on the way. `anchor`: where the newest pruning cut, if there was one: the number of
-    the first line that was left, and the hash before it."""
-    walk = _Walk(anchor)
+    the first line that was left, and the hash before it. `allow_pruned`: a head that is exactly
+    where pruning cut will do, although anybody who knows it can invent what follows it."""
+    walk = _Walk(anchor, allow_pruned)
     try:
         wanted = _wanted(head)
         for item in lines:
@@ -90,8 +95,9 @@ def verify(
 
 
 class _Walk:
-    def __init__(self, anchor: tuple[int, str] | None) -> None:
+    def __init__(self, anchor: tuple[int, str] | None, allow_pruned: bool) -> None:
         self._anchor = anchor
+        self._allow_pruned = allow_pruned
         self._anchored = anchor is None
         self._first = 0
         self._count = 0
@@ -158,9 +164,14 @@ class _Walk:
             raise _Broken("nothing in the trail says that its beginning was pruned")
         if wanted is None or self._met:
             return
-        if wanted[0] is not None and wanted[0] < self._first:
-            if self._anchor and wanted == (self._anchor[0] - 1, self._anchor[1]):
+        if self._anchor and wanted in (
+            (self._anchor[0] - 1, self._anchor[1]),
+            (None, self._anchor[1]),
+        ):
+            if self._allow_pruned:
                 return
+            raise _Broken("pruned up to the given head: nothing before or after it is proved")
+        if wanted[0] is not None and wanted[0] < self._first:
             raise _Broken(f"line {wanted[0]}, the head that was given, has been pruned since")
         raise _Broken(
             "the head that was given is not in the trail: lines were changed or taken away"

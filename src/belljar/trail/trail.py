@@ -152,11 +152,13 @@ class Trail:
                 return
             after = rows[-1].seq
 
-    def verify(self, *, head: str = "") -> chain.Verdict:
+    def verify(self, *, head: str = "", allow_pruned: bool = False) -> chain.Verdict:
         """Reads the whole trail; see `chain.verify`."""
         while True:
             anchor = self._anchor()
-            verdict = chain.verify(self.lines(), head=head, anchor=anchor)
+            verdict = chain.verify(
+                self.lines(), head=head, anchor=anchor, allow_pruned=allow_pruned
+            )
             if verdict.sound or self._anchor() == anchor:  # else it was pruned meanwhile
                 return verdict
 
