@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
+import threading
 import zlib
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -107,6 +110,28 @@ def test_a4_pictures_come_once_and_broken_ones_are_mentioned() -> None:
     assert [block.type for block in answer.content].count("image") == 1
     assert words(answer)[-1] == "notes:\npictures left out: 1 (no PNG)"
     assert "<Figure>" not in "".join(words(answer))
+
+
+def test_a4_what_looking_at_pictures_costs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[bytes] = []
+    look = pictures.why_not
+    monkeypatch.setattr(pictures, "why_not", lambda data: looked.append(data) or look(data))
+    broken = [Output(kind="display", data={"image/png": GOOD + bytes([n])}) for n in range(20)]
+    good = Output(kind="display", data={"image/png": GOOD})
+    answer = told(outputs=(*broken, good))
+    assert len(looked) == answers.MOST_PICTURES
+    assert "pictures left out: 21 (" in words(answer)[-1]
+    assert pictures.why_not(png(2400, 2400, raw=b"")) == "too large when unpacked"
+
+
+def test_a4_pictures_are_unpacked_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    where: list[int] = []
+    monkeypatch.setattr(pictures, "why_not", lambda _: where.append(threading.get_ident()) or "")
+    host = SimpleNamespace(settings=Settings())
+    shown = Output(kind="display", data={"image/png": GOOD})
+    result = Result(status="ok", exit_code=0, duration_ms=1.0, outputs=(shown,))
+    asyncio.run(tools._told(SimpleNamespace(host=host), result))  # type: ignore[arg-type]
+    assert len(where) == 1 and where[0] != threading.get_ident()
 
 
 def test_a4_an_answer_stays_below_what_clients_take() -> None:

@@ -26,6 +26,7 @@ MOST_CHARACTERS = 10_000
 MOST_TEXT = 25_000
 """Of all of them together."""
 MOST_PICTURES = 8
+"""That are looked at, good or bad."""
 MOST_SHOWN = 20
 """Values that were displayed."""
 MOST_FILES = 20
@@ -76,7 +77,7 @@ def picture(content: bytes) -> ImageContent:
 def told(
     result: Result, *, limits: Limits, most_s: float, checkpoints: Iterable[int] = ()
 ) -> CallToolResult:
-    """How a run ended, what it printed, showed and left."""
+    """How a run ended, what it printed, showed and left. Slow: it unpacks pictures."""
     blocks: list[ContentBlock] = [text(_verdict(result, limits, most_s, tuple(checkpoints)))]
     shown, album = _shown(result), _Album()
     room = MOST_TEXT
@@ -110,18 +111,22 @@ class _Album:
         self.pictures: list[ImageContent] = []
         self._seen: set[bytes] = set()
         self._bytes = 0
+        self._looked = 0
         self._left: list[str] = []
 
     def add(self, content: bytes) -> None:
         if content in self._seen:
             return
         self._seen.add(content)
-        if why := pictures.why_not(content):
-            self._left.append(why)
-        elif (
-            len(self.pictures) >= MOST_PICTURES or self._bytes + len(content) > pictures.MOST_BYTES
+        # What looking costs is bounded first: the guest made them, broken ones too.
+        if self._looked >= MOST_PICTURES or (
+            len(content) <= pictures.MOST_BYTES < self._bytes + len(content)
         ):
             self._left.append("too many, or too large together: draw them with a smaller dpi")
+            return
+        self._looked += 1
+        if why := pictures.why_not(content):
+            self._left.append(why)
         else:
             self._bytes += len(content)
             self.pictures.append(picture(content))

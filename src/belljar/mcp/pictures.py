@@ -13,7 +13,8 @@ MOST_BYTES = 400_000
 """Of all in one answer: with its text that stays below the 1 MiB of one event that clients take."""
 MOST_PIXELS = 8000
 """Of each side."""
-MOST_RAW_BYTES = 64 << 20
+MOST_RAW_BYTES = 16 << 20
+"""Unpacked: 2300 pixels each way, in colour."""
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}

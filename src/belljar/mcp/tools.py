@@ -102,7 +102,7 @@ async def run_code(call: Call, given: arguments.RunCode) -> CallToolResult:
     if given.timeout_s is not None:
         options["timeout_s"] = given.timeout_s
     result = await call.host.once(call.asked, given.code, options)
-    return _told(call, result)
+    return await _told(call, result)
 
 
 async def run_in_sandbox(call: Call, given: arguments.RunInSandbox) -> CallToolResult:
@@ -110,12 +110,13 @@ async def run_in_sandbox(call: Call, given: arguments.RunInSandbox) -> CallToolR
     result = await call.outliving(
         call.host.run(call.asked, kept, given.code, given.timeout_s), kept.box.interrupt
     )
-    return _told(call, result, kept)
+    return await _told(call, result, kept)
 
 
-def _told(call: Call, result: Any, kept: Kept | None = None) -> CallToolResult:
+async def _told(call: Call, result: Any, kept: Kept | None = None) -> CallToolResult:
     settings = call.host.settings
-    return answers.told(
+    return await asyncio.to_thread(
+        answers.told,
         result,
         limits=requested_limits(settings, {}),
         most_s=settings.maxima.timeout_s,
@@ -226,7 +227,7 @@ async def read_file(call: Call, given: arguments.ReadFile) -> CallToolResult:
         size = reader.size
         if given.offset == 0 and given.path.lower().endswith(".png"):
             content = await reader.read(pictures.MOST_BYTES + 1)
-            if not (why := pictures.why_not(content)):
+            if not (why := await asyncio.to_thread(pictures.why_not, content)):
                 return CallToolResult(content=[answers.picture(content)])
             return answers.failed(f"{given.path} cannot be shown: {why}")
         skipped = 0
