@@ -28,7 +28,9 @@ DEEPEST = 32
 _READ_OFF = 4 << 20
 """So much of a body that is too large is read all the same: else its sender would see a broken
 connection and not the answer."""
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+"""Never tried twice from the same place, and one that does not end goes to the end: else a body
+of quotes would take the square of its length."""
 _MARKS = (b",", b"[", b"{", b":")
 
 
@@ -173,17 +175,27 @@ def parse(content: bytes) -> Any:
 
 def _check_shape(content: bytes) -> None:
     if sum(map(content.count, _MARKS)) > MOST_PIECES:
-        bare = _STRINGS.sub(b"", content)
+        bare = _bare(content)
         if sum(map(bare.count, _MARKS)) > MOST_PIECES:
             _refuse(f"the body has more than {MOST_PIECES} parts")
     if content.count(b"[") + content.count(b"{") > DEEPEST:
-        _check_depth(_STRINGS.sub(b"", content))
+        _check_depth(_bare(content))
+
+
+def _bare(content: bytes) -> bytes:
+    """Without what is in strings. JSON with more strings than pieces is none."""
+    bare, strings = _STRINGS.subn(b"", content, MOST_PIECES + 1)
+    if strings > MOST_PIECES:
+        _refuse(f"the body has more than {MOST_PIECES} parts")
+    return bare
 
 
 def _check_depth(bare: bytes) -> None:
     depth = 0
-    for mark in re.findall(rb"[\[{\]}]", bare):
-        depth += 1 if mark in b"[{" else -1
+    for mark in re.finditer(rb"[\[{\]}]", bare):
+        depth += 1 if mark[0] in b"[{" else -1
+        if depth < 0:
+            return  # no JSON: reading it ends here, too
         if depth > DEEPEST:
             _refuse(f"the body is nested deeper than {DEEPEST}")
 
