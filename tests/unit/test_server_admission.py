@@ -144,6 +144,40 @@ def test_who_goes_while_waiting_leaves_no_gap() -> None:
     played(play)
 
 
+def test_several_who_go_in_the_same_moment_leave_no_gap() -> None:
+    async def play() -> None:
+        admission = Admission(slots=2, wait_s=5)
+        crowd = Crowd(admission)
+        tenant, other = Tenant("a", Quotas(memory_bytes=100)), Tenant("b", Quotas())
+        await crowd.come("1", tenant, memory_bytes=60, disk_bytes=1)
+        await crowd.come("large", tenant, memory_bytes=60, disk_bytes=1)
+        await crowd.come("small", tenant, memory_bytes=40, disk_bytes=1)
+        assert admission.counts("a") == (1, 2)
+        for name in ("large", "small"):
+            crowd.tasks[name].cancel()
+        await asyncio.wait([crowd.tasks["large"], crowd.tasks["small"]])
+        assert all(crowd.tasks[name].cancelled() for name in ("large", "small"))
+        assert (admission.running, admission.waiting) == (1, 0)
+        # The same while somebody else's run ends: that one must not fail of it.
+        await crowd.come("b1", other)
+        await crowd.come("b2", other)
+        await crowd.come("b3", other)
+        crowd.tasks["b2"].cancel()
+        crowd.leave["b1"].set()
+        await asyncio.wait([crowd.tasks["b1"], crowd.tasks["b2"]])
+        await asyncio.sleep(0)
+        assert crowd.tasks["b1"].exception() is None
+        assert crowd.began == ["1", "b1", "b3"]
+        await crowd.go("1")
+        await crowd.go("b3")
+        assert (admission.running, admission.waiting) == (0, 0)
+        assert not admission._lines and not admission._turn
+        all_of_it = admission.hold(tenant, memory_bytes=100, disk_bytes=1)
+        all_of_it()
+
+    played(play)
+
+
 def test_waiting_ends_with_its_time_and_with_the_server() -> None:
     async def play() -> None:
         admission = Admission(slots=1, wait_s=0.05)

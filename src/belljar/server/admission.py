@@ -114,11 +114,10 @@ class Admission:
 
     def give_up(self, place: Place) -> None:
         """It waits no longer: its client is gone, or its time is over."""
-        line = self._lines[place.tenant.name]
-        try:
-            line.waiting.remove(place)
-        except ValueError:
-            return
+        line = self._lines.get(place.tenant.name)
+        if line is None or place not in line.waiting:
+            return  # somebody's turn came first, and it was passed over
+        line.waiting.remove(place)
         if not line.waiting and line in self._turn:
             self._turn.remove(line)
         self._call()  # the next in line may be one that fits
@@ -170,6 +169,11 @@ class Admission:
         looked = 0
         while self.running < self.slots and looked < len(self._turn):
             line = self._turn.popleft()
+            while line.waiting and line.waiting[0].gave_up:
+                line.waiting.popleft()
+            if not line.waiting:
+                self._drop(line)
+                continue
             if not self._fits(line, line.waiting[0]):
                 self._turn.append(line)
                 looked += 1
@@ -194,6 +198,11 @@ class Place:
         self.disk_bytes = disk_bytes
         self.called: asyncio.Future[None] | None = None
         self._admission = admission
+
+    @property
+    def gave_up(self) -> bool:
+        """Whoever is cancelled notices a step of the loop later; until then it stands in line."""
+        return self.called is not None and self.called.done()
 
     async def __aenter__(self) -> None:
         called = self._admission.enter(self)
