@@ -99,7 +99,10 @@ class StrictRequest(Request):
     async def _read(self) -> bytes:
         server, most = self._server, self._server.settings.body_bytes
         declared = self.headers.get("content-length", "")
-        too_large = declared.isdigit() and int(declared) > most
+        announced = int(declared) if declared.isdigit() else 0
+        if announced > most + _READ_OFF:
+            _too_large(most)
+        too_large = announced > most
         unread = _READ_OFF
         content = bytearray()
         try:
