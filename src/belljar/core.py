@@ -61,11 +61,14 @@ class Belljar:
         """Now rather than at the first run: attempts of dead processes are then marked lost."""
         await self._open().open_trail()
 
-    async def refused(self, code: str, reason: str, **options: Unpack[RunOptions]) -> None:
-        """Writes into the trail what a front door turned away before it was a run (P2)."""
+    async def refused(
+        self, code: str, reason: str, *, count: int = 0, **options: Unpack[RunOptions]
+    ) -> None:
+        """Writes into the trail what a front door turned away before it was a run (P2). `count`: so
+        many at once, of which nothing else is known."""
         request = make_request(code, options, self.settings)
         caller = options.get("caller") or NOBODY
-        await self._open().refused(request, reason, caller=caller)
+        await self._open().refused(request, reason, caller=caller, count=count)
 
     async def keep(
         self,

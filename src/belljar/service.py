@@ -110,10 +110,14 @@ class Service:
         """Now rather than at the first run: attempts of dead processes are then marked lost."""
         await self._recorder(NOBODY)
 
-    async def refused(self, request: Request, reason: str, *, caller: Caller) -> None:
-        """Writes down what a front door turned away before it came here (P2)."""
+    async def refused(
+        self, request: Request, reason: str, *, caller: Caller, count: int = 0
+    ) -> None:
+        """Writes down what a front door turned away before it came here (P2); `count`: so many."""
         if self.settings.trail and not self.closed:
-            await (await self._attempt(request, caller)).close("refused", error=reason)
+            recorder = await self._recorder(caller)
+            entry = await recorder.entry("refusals" if count else "run", request)
+            await entry.close("refused", error=reason, count=count)
 
     async def _pipeline(
         self,

@@ -112,6 +112,9 @@ def test_p2_a_long_list_of_files_is_bounded_and_still_proven() -> None:
         return records.listed((f"n{i}", i, None) for i in range(count))
 
     assert "more" not in of(records.MOST_FILES)
+    long = records.listed((f"{i:04}" + "\U0001f600" * 4000, i, None) for i in range(1000))
+    assert len(records.canonical(long)) < 2 * records.NAMES_BYTES
+    assert len(long["listed"]) + long["more"]["count"] == 1000
     many, other = of(records.MOST_FILES + 5), of(records.MOST_FILES + 6)
     assert many["more"]["count"] == 5  # type: ignore[index]
     assert many["more"] != other["more"] and len(records.canonical(other)) < 100_000

@@ -76,7 +76,11 @@ async def refused(
     *,
     door: str = "http",
 ) -> None:
-    """Every attempt is in the trail, those too that never came to run (P2)."""
+    """Every attempt is in the trail, those too that never came to run (P2); a crowd of them as its
+    number."""
+    assert visit.tenant is not None
+    if not server.refusals.admit(visit.tenant.name, reason):
+        return
     try:
         await server.jar.refused(code, reason, **options, caller=caller(visit, door))
     except BelljarError as error:

@@ -13,11 +13,13 @@ import structlog
 
 from belljar.core import Belljar
 from belljar.errors import BelljarError, InvalidRequest
+from belljar.model import Caller
 from belljar.server.admission import Admission
 from belljar.server.datasets import Datasets
 from belljar.server.gate import Visit
 from belljar.server.keys import Keyring
 from belljar.server.metrics import Metrics
+from belljar.server.refusals import Refusals
 from belljar.server.sandboxes import Book
 from belljar.server.settings import ServerSettings
 from belljar.server.signin import SignIn
@@ -57,6 +59,7 @@ class Server:
         )
         self._share()
         self.metrics = Metrics()
+        self.refusals = Refusals()
         self.ready = False
         self.draining = False
         self.bodies_bytes = 0
@@ -105,6 +108,7 @@ class Server:
         self.admission.close()
         await self.book.close()
         await asyncio.gather(*self._loose, return_exceptions=True)
+        await self._count_refusals(all_=True)
         await self.jar.close()
         await asyncio.to_thread(self._save)
         if self._trail:
@@ -121,6 +125,7 @@ class Server:
                 log.warning("drained", killed=self.admission.running)
                 self.admission.close()
                 await self.book.close()
+                await self._count_refusals(all_=True)
                 await self.jar.close()
                 return
             await asyncio.sleep(0.02)
@@ -176,6 +181,7 @@ class Server:
     async def _refresh(self) -> None:
         while True:
             await asyncio.sleep(REFRESH_S)
+            await self._count_refusals()
             try:
                 keys, quotas = await asyncio.to_thread(self._reload)
             except Exception as error:
@@ -188,6 +194,15 @@ class Server:
                 self._share()
                 for tenant in self._tenants.values():
                     tenant.quotas = self._quotas_of(tenant.name)
+
+    async def _count_refusals(self, *, all_: bool = False) -> None:
+        """Into the trail, with their number: those that got no line of their own."""
+        for tenant, reason, count in self.refusals.left(all_=all_):
+            try:
+                caller = Caller(tenant=tenant, door="http")
+                await self.jar.refused("", reason, count=count, caller=caller)
+            except BelljarError as error:
+                log.error("not in the trail", tenant=tenant, count=count, error=str(error))
 
     def _reload(self) -> tuple[list[Any], dict[str, Quotas]]:
         self._save()

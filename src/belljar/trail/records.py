@@ -22,6 +22,8 @@ NAME_CHARACTERS = 128
 PATH_CHARACTERS = 4096
 MOST_FILES = 1000
 """Listed one by one; of the rest the number and one hash of all are kept."""
+NAMES_BYTES = 32 * 1024
+"""The same for all names of a list together, as they are written."""
 
 _LIMITS = tuple(item.name for item in fields(Limits))
 _encode = json.JSONEncoder(
@@ -106,11 +108,23 @@ def listed(items: Iterable[tuple[object, object, object]]) -> dict[str, Any]:
         {"name": text(name, PATH_CHARACTERS), "size": number(bytes_), "sha256": digest}
         for name, bytes_, digest in items
     ]
-    head, rest = entries[:MOST_FILES], entries[MOST_FILES:]
+    count = _fitting(entry["name"] for entry in entries)
+    head, rest = entries[:count], entries[count:]
     found: dict[str, Any] = {"listed": head}
     if rest:
         found["more"] = {"count": len(rest), "sha256": sha256(_encode(rest))}
     return found
+
+
+def _fitting(names: Iterable[object]) -> int:
+    """How many of them are written out."""
+    room, count = NAMES_BYTES, 0
+    for name in names:
+        room -= len(_encode(name))
+        if room < 0 or count >= MOST_FILES:
+            break
+        count += 1
+    return count
 
 
 def contents(given: object) -> dict[str, Any]:
@@ -166,7 +180,8 @@ def asked(
         texts = [word if isinstance(word, str) else text(word) or "" for word in words]
         line["argv_sha256"] = sha256("\0".join(texts))
         if most_text:
-            line["argv"] = [text(word, PATH_CHARACTERS) for word in texts[:MOST_FILES]]
+            shown = [text(word, PATH_CHARACTERS) for word in texts[:MOST_FILES]]
+            line["argv"] = shown[: _fitting(shown)]
     elif isinstance(code, str) and (code or action == "run"):
         line["code_sha256"] = sha256(code)
         line["code_bytes"] = len(code.encode("utf-8", "surrogatepass"))

@@ -22,6 +22,8 @@ from belljar.trail.writer import Writer
 __all__ = ["Recorded", "Trail", "default_url", "open_writer"]
 
 _AT_ONCE = 500
+_FEW = 50
+"""Lines that can be large."""
 
 
 def open_writer(settings: Settings) -> Writer:
@@ -86,9 +88,11 @@ class Trail:
         since: str = "",
         before_seq: int | None = None,
         limit: int = 50,
+        most_bytes: int | None = None,
     ) -> list[Recorded]:
         """The newest attempts first. `status`: "open" for those without an end. `before_seq`: older
-        than that line, to go on where an earlier list ended."""
+        than that line, to go on where an earlier list ended. `most_bytes`: it ends with the line
+        that reaches so many."""
         attempts = lines.alias("attempts")
         ends = lines.alias("ends")
         joined = attempts.outerjoin(
@@ -112,10 +116,14 @@ class Trail:
         if before_seq is not None:
             query = query.where(attempts.c.seq < before_seq)
         with self._reading() as connection:
-            return [
-                Recorded(attempt=json.loads(row.body), end=json.loads(row.end) if row.end else None)
-                for row in connection.execute(query)
-            ]
+            found, size = [], 0
+            for row in connection.execution_options(yield_per=_FEW).execute(query):
+                end = json.loads(row.end) if row.end else None
+                found.append(Recorded(attempt=json.loads(row.body), end=end))
+                size += len(row.body) + len(row.end or "")
+                if most_bytes is not None and size >= most_bytes:
+                    break
+            return found
 
     def find(self, id_: str, *, tenant: str | None = None) -> Recorded | None:
         """By its execution id, or the beginning of it; None if there is none, or several."""

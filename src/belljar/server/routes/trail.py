@@ -17,6 +17,8 @@ from belljar.server.server import Server
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["trail"])
 
+MOST_BYTES = 8 << 20
+"""Of lines in one answer."""
 Ending = Literal[
     "ok", "error", "timeout", "out_of_memory", "killed", "denied",
     "refused", "failed", "cancelled", "lost", "open",
@@ -44,10 +46,11 @@ async def trail(
     whose = _whose(request, tenant)
     found = await asyncio.to_thread(
         lambda: server.trail().recent(
-            tenant=whose, status=status, before_seq=before_seq, limit=limit
+            tenant=whose, status=status, before_seq=before_seq, limit=limit, most_bytes=MOST_BYTES
         )
     )
-    return JSONResponse({"lines": [one.to_dict() for one in found]})
+    lines = [one.to_dict() for one in found]
+    return await asyncio.to_thread(JSONResponse, {"lines": lines})
 
 
 @router.get(
