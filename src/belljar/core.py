@@ -77,13 +77,19 @@ class Belljar:
         paths: Mapping[str, str | os.PathLike[str]] | None = None,
         sandbox_id: str = "",
         code: str = "",
+        maximum_s: float | None = None,
     ) -> Held:
         """What `Sandbox` is made of; `options` are those of `run` that describe a sandbox. `code`:
-        what it is for, if that is known; environment and warm interpreter are chosen by it."""
+        what it is for, if that is known; environment and warm interpreter are chosen by it.
+        `maximum_s`: the most time of one run, below the operator's maximum."""
         request = make_request(code, options, self.settings)
         caller = cast(Caller | None, options.get("caller")) or NOBODY
         return await self._open().keep(
-            request, paths=paths or {}, caller=caller, sandbox_id=sandbox_id
+            request,
+            paths=paths or {},
+            caller=caller,
+            sandbox_id=sandbox_id,
+            maximum_s=maximum_s,
         )
 
     async def warm(self, name: str, count: int, *, engine: str = "auto") -> None:

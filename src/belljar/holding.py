@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from belljar.conversation import Conversation
 from belljar.engines.base import Branch, CannotMount, Engine, Ground, MountingEngine
-from belljar.errors import EngineUnavailable, Unsupported
+from belljar.errors import EngineUnavailable, LimitExceeded, Unsupported
 from belljar.model import Request
 from belljar.trail.entry import Entry, Recorder
 
@@ -33,6 +33,7 @@ class Held:
     reason: str
     warnings: tuple[str, ...]
     maximum_s: float
+    """The most time of one run, whatever it is given and extended by."""
     decide: Check
     """Policy's word about one run."""
     packages: Packages
@@ -44,7 +45,13 @@ class Held:
 
     def check(self, code: str, timeout_s: float | None, stdin: str | bytes) -> Request:
         """One run as policy allows it."""
-        return self.decide(self._asked(code, timeout_s, stdin))
+        request = self.decide(self._asked(code, timeout_s, stdin))
+        if (asked_s := request.limits.timeout_s) > self.maximum_s:
+            raise LimitExceeded(
+                f"limits.timeout_s: {asked_s:g} is above this sandbox's maximum of "
+                f"{self.maximum_s:g}"
+            )
+        return request
 
     async def entry(
         self,

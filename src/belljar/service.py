@@ -200,9 +200,10 @@ class Service:
         paths: Mapping[str, str | os.PathLike[str]],
         caller: Caller = NOBODY,
         sandbox_id: str = "",
+        maximum_s: float | None = None,
     ) -> Held:
         """A sandbox that stays until it is released. `paths`: inputs that are files or folders of
-        the host."""
+        the host. `maximum_s`: the most time of one run, below the operator's maximum."""
         if self.closed:
             raise Closed("this Belljar is closed", hint="make a new one")
         recorder = await self._recorder(caller, sandbox_id)
@@ -213,7 +214,8 @@ class Service:
         except BaseException as error:
             await life.fail(error)
             raise
-        return dataclasses.replace(held, recorder=recorder, life=life)
+        most_s = held.maximum_s if maximum_s is None else min(held.maximum_s, maximum_s)
+        return dataclasses.replace(held, recorder=recorder, life=life, maximum_s=most_s)
 
     async def _keep(self, request: Request, paths: Mapping[str, str | os.PathLike[str]]) -> Held:
         from belljar import inputs  # only who keeps sandboxes needs it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -17,7 +18,11 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from belljar.client.results import printed as printed_bytes
+from belljar.errors import LimitExceeded
 from belljar.server.routes.files import disposition
+from belljar.server.server import Server
+from belljar.server.settings import ServerSettings
+from belljar.server.tenants import Quotas, Tenant
 from belljar.testing.served import Answer, Served, served
 
 BINARY = {"Content-Type": "application/octet-stream"}
@@ -229,6 +234,39 @@ def test_l1_interrupted_and_extended_from_outside(shared: Box) -> None:
     assert (ended["error"]["name"], ended["state_kept"]) == ("KeyboardInterrupt", True)
     assert shared.ask("POST", "/interrupt").json() == {"done": False}
     assert shared.run("x")["value"] == "8"
+
+
+@contextmanager
+def in_process(tmp_path: Path) -> Iterator[tuple[asyncio.Runner, Server]]:
+    """A server without its front door."""
+    sandboxes = {"home": str(tmp_path), "pool_size": 0, "engines": ["jail"]}
+    with asyncio.Runner() as runner:
+
+        async def make() -> Server:
+            return Server(ServerSettings(sandboxes=sandboxes))
+
+        found = runner.run(make())
+        try:
+            yield runner, found
+        finally:
+            runner.run(found.stop())
+
+
+def test_l1_a_tenants_maximum_holds_for_everything_in_a_kept_sandbox(tmp_path: Path) -> None:
+    """Runs, commands, and what the code itself asks for."""
+
+    async def play(server: Server) -> None:
+        tenant = Tenant("bound", Quotas(maxima={"timeout_s": 0.3}))
+        box = (await server.book.make(tenant, {"environment": "base"}, datasets={})).box
+        with pytest.raises(LimitExceeded, match=r"maximum of 0\.3"):
+            await box.run("1", timeout_s=5)
+        with pytest.raises(LimitExceeded, match=r"maximum of 0\.3"):
+            await box.exec(["true"], timeout_s=5)
+        code = "import belljar_guest, time\nbelljar_guest.extend(50)\ntime.sleep(20)"
+        assert (await box.run(code)).status == "timeout"
+
+    with in_process(tmp_path) as (runner, server):
+        runner.run(play(server))
 
 
 def test_s1_a_second_caller_waits_or_is_told(server: Served) -> None:

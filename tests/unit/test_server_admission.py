@@ -10,9 +10,11 @@ import pytest
 
 from belljar.errors import InvalidRequest, LimitExceeded
 from belljar.model import Limits
+from belljar.server import describing
 from belljar.server.admission import Admission
 from belljar.server.errors import ApiError
 from belljar.server.tenants import DAY_S, Quotas, Tenant
+from belljar.settings import Settings
 
 
 def played(play: Callable[[], Awaitable[None]]) -> None:
@@ -47,6 +49,16 @@ class Crowd:
         await self.tasks[name]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
+
+
+def test_s4_a_description_is_made_within_its_tenants_bounds() -> None:
+    bounds = {"timeout_s": 2.5, "memory_bytes": 2e8, "cpus": 0.5}
+    tenant = Tenant("x", Quotas(engines=("gvisor",), maxima=bounds))
+    found = describing.options(tenant, Settings())
+    assert (found["engine"], found["timeout_s"], found["cpus"]) == ("gvisor", 2.5, 0.5)
+    assert type(found["memory_bytes"]) is int and found["memory_bytes"] == 200_000_000
+    free = describing.options(Tenant("y", Quotas()), Settings(maxima=Limits(timeout_s=9.0)))
+    assert free["timeout_s"] == 9.0 and "engine" not in free
 
 
 def test_f2_tenants_take_turns() -> None:

@@ -56,6 +56,9 @@ class Sandbox:
         """Cannot be guessed: for a server it is the name of the sandbox."""
         self.on_end: Callable[[], None] | None = None
         """Called once, when nothing of it is left."""
+        self.maximum_s: float | None = None
+        """The most time of a run and its extensions, below the operator's maximum; a server's word
+        for one tenant, to be set before it is opened."""
         self._held: Held | None = None
         self._family: Family | None = None
         self._turn = asyncio.Lock()
@@ -88,7 +91,10 @@ class Sandbox:
             return
         self._jar = self._jar or Belljar()
         self._held = held = await self._jar.keep(
-            self._options.request, paths=self._options.paths, sandbox_id=self.sandbox_id
+            self._options.request,
+            paths=self._options.paths,
+            sandbox_id=self.sandbox_id,
+            maximum_s=self.maximum_s,
         )
         self._family = Family(held)
         try:

@@ -21,12 +21,16 @@ MOST_FILES = 200
 MOST_PICTURES = 8
 
 
-async def once(jar: Belljar, code: str, options: Mapping[str, Any]) -> Result:
-    """Python is run as a cell of a notebook, everything else as a script."""
+async def once(
+    jar: Belljar, code: str, options: Mapping[str, Any], *, maximum_s: float | None = None
+) -> Result:
+    """Python is run as a cell of a notebook, everything else as a script. `maximum_s`: as that of
+    `Sandbox`."""
     chosen = dict(options)
     if not _is_python(chosen.get("language", "python")) and not chosen.get("inputs"):
         return await jar.run(code, **chosen)
     box = Sandbox(cast(Belljar, _For(jar, code)), **chosen, max_runs=1, checkpoints=0)
+    box.maximum_s = maximum_s
     try:
         await box.open()
     except Unsupported:  # this wall cannot keep a sandbox, not even for one run

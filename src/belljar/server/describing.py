@@ -12,6 +12,7 @@ from belljar.model import MIB, Caller
 from belljar.server import describing_inside
 from belljar.server.schemas_kept import DescriptionAnswer
 from belljar.server.tenants import Tenant
+from belljar.settings import Settings
 
 if TYPE_CHECKING:
     from belljar.server.server import Server
@@ -26,23 +27,12 @@ async def describe(
     server: Server, tenant: Tenant, path: Path, name: str, caller: Caller
 ) -> tuple[dict[str, Any], bool]:
     """As one of the tenant's runs; and whether it is worth keeping."""
-    maximum_s = server.settings.jar.maxima.timeout_s
-    limits = {
-        "timeout_s": min(TIMEOUT_S, maximum_s),
-        "memory_bytes": min(MEMORY_BYTES, server.settings.jar.maxima.memory_bytes),
-        "output_bytes": OUTPUT_BYTES,
-    }
-    code = f"{PROGRAM}\nmain('/data/input/dataset', {name!r}, {limits['timeout_s'] / 2})\n"
+    chosen = options(tenant, server.settings.jar)
+    code = f"{PROGRAM}\nmain('/data/input/dataset', {name!r}, {chosen['timeout_s'] / 2})\n"
     tenant.start()
-    box = Sandbox(
-        server.jar,
-        **limits,
-        environment="base",
-        checkpoints=0,
-        inputs={"dataset": path},
-        caller=caller,
-    )
-    async with server.admission.place(tenant, memory_bytes=int(limits["memory_bytes"])), box:
+    box = Sandbox(server.jar, **chosen, checkpoints=0, inputs={"dataset": path}, caller=caller)
+    box.maximum_s = chosen["timeout_s"]
+    async with server.admission.place(tenant, memory_bytes=chosen["memory_bytes"]), box:
         result = await box.run(code)
     tenant.used(result.usage.cpu_ms)
     server.metrics.ended(tenant.name, result)
@@ -51,6 +41,21 @@ async def describe(
     except ValidationError:
         return _unknown(f"it could not be read: {result.status}"), False
     return found.model_dump(), True
+
+
+def options(tenant: Tenant, settings: Settings) -> dict[str, Any]:
+    """What is enough for it, or what the tenant may have if that is less; behind its walls."""
+    wanted = {
+        "timeout_s": TIMEOUT_S,
+        "memory_bytes": MEMORY_BYTES,
+        "output_bytes": OUTPUT_BYTES,
+    }
+    own = tenant.quotas.maxima
+    limits = {
+        name: type(value)(min(value, getattr(settings.maxima, name), own.get(name, value)))
+        for name, value in wanted.items()
+    }
+    return tenant.options({**limits, "environment": "base"}, settings.defaults)
 
 
 def _unknown(note: str) -> dict[str, Any]:

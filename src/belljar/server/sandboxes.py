@@ -197,6 +197,7 @@ class Book:
         inputs = dict(chosen.get("inputs") or {})
         inputs |= {name: path for name, (_, path) in datasets.items()}
         box = Sandbox(server.jar, **{**chosen, "inputs": inputs}, **more)
+        box.maximum_s = tenant.maximum_s(settings.maxima)
         with self._room(tenant, 1):
             tenant.start()
             release = server.admission.hold(

@@ -96,6 +96,10 @@ class Tenant:
                 )
         return chosen
 
+    def maximum_s(self, maxima: Limits) -> float:
+        """The most time of one run, by the operator's maxima and its own."""
+        return min(maxima.timeout_s, self.quotas.maxima.get("timeout_s", maxima.timeout_s))
+
     def start(self) -> None:
         """Counts a run, or refuses it."""
         now = time.time()

@@ -102,7 +102,8 @@ class TenantHost:
         from belljar.mcp.once import once
 
         async def execute(code: str, **chosen: Any) -> Result:
-            return await once(self._server.jar, code, chosen)
+            most_s = self._tenant.maximum_s(self.settings.maxima)
+            return await once(self._server.jar, code, chosen, maximum_s=most_s)
 
         with _refusals():
             return await running.run(
