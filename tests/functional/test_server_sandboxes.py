@@ -14,14 +14,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from starlette.requests import Request
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from belljar.client.results import printed as printed_bytes
 from belljar.errors import LimitExceeded
+from belljar.server import running
+from belljar.server.gate import Visit, visit_of
 from belljar.server.routes.files import disposition
 from belljar.server.server import Server
 from belljar.server.settings import ServerSettings
+from belljar.server.steps import Step
 from belljar.server.tenants import Quotas, Tenant
 from belljar.testing.served import Answer, Served, served
 
@@ -264,6 +268,34 @@ def test_l1_a_tenants_maximum_holds_for_everything_in_a_kept_sandbox(tmp_path: P
             await box.exec(["true"], timeout_s=5)
         code = "import belljar_guest, time\nbelljar_guest.extend(50)\ntime.sleep(20)"
         assert (await box.run(code)).status == "timeout"
+
+    with in_process(tmp_path) as (runner, server):
+        runner.run(play(server))
+
+
+def test_f2_who_hangs_up_pays(tmp_path: Path) -> None:
+    """Once: what was seen and could have been since; kept: before the wall is gone."""
+
+    async def play(server: Server) -> None:
+        burn = "while True: pass"
+        tenant = Tenant("x", Quotas(cpu_s_per_day=1000))
+        request = Request({"type": "http", "belljar": Visit(request_id="1", tenant=tenant)})
+        options = {"environment": "base", "cpus": 1.0}
+        once = asyncio.ensure_future(running.run(server, request, burn, options))
+        await asyncio.sleep(0.4)
+        once.cancel()
+        await asyncio.wait((once,))
+        assert tenant.cpu_s() > 0
+        owned = await server.book.make(tenant, options, datasets={})
+        step = Step(server, visit_of(request), owned, burn, tell=False)
+        while not owned.box.running:
+            await asyncio.sleep(0.01)
+        paid = tenant.cpu_s()
+        await asyncio.sleep(0.3)
+        await owned.box.close()  # as its timers do
+        with pytest.raises(BaseException):  # noqa: B017  (it has no result)
+            await step._work
+        assert tenant.cpu_s() > paid
 
     with in_process(tmp_path) as (runner, server):
         runner.run(play(server))

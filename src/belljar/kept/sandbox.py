@@ -56,6 +56,8 @@ class Sandbox:
         """Cannot be guessed: for a server it is the name of the sandbox."""
         self.on_end: Callable[[], None] | None = None
         """Called once, when nothing of it is left."""
+        self.before_end: Callable[[], object] | None = None
+        """Called once, while its wall still stands."""
         self.maximum_s: float | None = None
         """The most time of a run and its extensions, below the operator's maximum; a server's word
         for one tenant, to be set before it is opened."""
@@ -413,6 +415,8 @@ class Sandbox:
 
     async def _destroy(self) -> None:
         assert self._held is not None and self._family is not None
+        if self.before_end:
+            self.before_end()
         if self._now:
             self._now.cancel()
         await self._family.leave()

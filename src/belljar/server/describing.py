@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from belljar.kept.sandbox import Sandbox
 from belljar.model import MIB, Caller
-from belljar.server import describing_inside
+from belljar.policy.limits import requested_limits
+from belljar.server import describing_inside, running
 from belljar.server.schemas_kept import DescriptionAnswer
 from belljar.server.tenants import Tenant
 from belljar.settings import Settings
@@ -33,7 +34,13 @@ async def describe(
     box = Sandbox(server.jar, **chosen, checkpoints=0, inputs={"dataset": path}, caller=caller)
     box.maximum_s = chosen["timeout_s"]
     async with server.admission.place(tenant, memory_bytes=chosen["memory_bytes"]), box:
-        result = await box.run(code)
+        cpus = requested_limits(server.settings.jar, {"cpus": chosen.get("cpus")}).cpus
+        meter = running.Meter(tenant, cpus)
+        try:
+            result = await box.run(code)
+        except BaseException:
+            meter.broke_off()
+            raise
     tenant.used(result.usage.cpu_ms)
     server.metrics.ended(tenant.name, result)
     try:

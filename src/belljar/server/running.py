@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 import structlog
 from starlette.requests import Request
 
-from belljar.errors import BelljarError
-from belljar.model import Caller, Result
+from belljar.errors import BelljarError, InvalidRequest, Unavailable
+from belljar.model import Caller, Result, Usage
 from belljar.policy.limits import requested_limits
 from belljar.server.errors import ApiError, code_of
 from belljar.server.gate import Visit, visit_of
 from belljar.server.server import Server
+from belljar.server.tenants import Tenant
 
 log = structlog.get_logger("belljar.server")
 T = TypeVar("T")
@@ -37,10 +38,10 @@ async def run(
     tenant = visit.tenant
     assert tenant is not None  # the gate lets nobody else in
     settings = server.settings.jar
-    begun = False
+    begun, meter = False, None
     try:
         chosen = tenant.options(options, settings.defaults)
-        sized = {name: chosen.get(name) for name in ("memory_bytes", "disk_bytes")}
+        sized = {name: chosen.get(name) for name in ("memory_bytes", "disk_bytes", "cpus")}
         limits = requested_limits(settings, sized)
         tenant.start()
         arrived = time.perf_counter()
@@ -49,9 +50,14 @@ async def run(
         ):
             server.metrics.queued_seconds.observe(time.perf_counter() - arrived)
             begun = True
+            meter = Meter(tenant, limits.cpus)
+            if execute is None and ("on_usage" in live or tenant.quotas.cpu_s_per_day):
+                live["on_usage"] = meter.watching(live.get("on_usage"))
             work = execute or server.jar.run
             result = await work(code, **chosen, **live, caller=caller(visit, door))
     except (BelljarError, ApiError) as error:
+        if meter and not isinstance(error, InvalidRequest | Unavailable):
+            meter.broke_off()
         reason = error.code if isinstance(error, ApiError) else code_of(type(error))
         server.metrics.refused.labels(tenant.name, reason).inc()
         log.info("refused", request_id=visit.request_id, reason=reason)
@@ -59,12 +65,37 @@ async def run(
             await refused(server, visit, code, options, reason, door=door)
         raise
     except asyncio.CancelledError:
+        if meter:
+            meter.broke_off()
         if not begun:
             server.soon(refused(server, visit, code, options, "client_gone", door=door))
         raise
     tenant.used(result.usage.cpu_ms)
     server.metrics.ended(tenant.name, result)
     return result
+
+
+class Meter:
+    """What a run costs its tenant that ends without a result: whoever hangs up pays as well."""
+
+    def __init__(self, tenant: Tenant, cpus: float) -> None:
+        self._tenant = tenant
+        self._cpus = cpus
+        self._seen_ms = 0.0
+        self._since = time.perf_counter()
+
+    def watching(self, tell: Callable[[Usage], None] | None) -> Callable[[Usage], None]:
+        def on_usage(usage: Usage) -> None:
+            self._seen_ms, self._since = usage.cpu_ms, time.perf_counter()
+            if tell:
+                tell(usage)
+
+        return on_usage
+
+    def broke_off(self) -> None:
+        """What was last seen, and from then on all that it could have used."""
+        unseen_s = time.perf_counter() - self._since
+        self._tenant.used(self._seen_ms + unseen_s * 1000 * self._cpus)
 
 
 async def refused(

@@ -62,6 +62,9 @@ class Owned:
         self._turn = asyncio.Lock()
         self._waiting = 0
         self._counted_ms = 0.0
+        self._counted_runs = 0
+        self._began: float | None = None
+        """When the run under way did, if only the agent could tell what it uses."""
 
     @property
     def id(self) -> str:
@@ -118,6 +121,8 @@ class Owned:
         now_ms = self.box.cpu_ms()
         if now_ms is None:
             return 0.0
+        if self.box.runs != self._counted_runs:  # the wall counts each run from its start
+            self._counted_runs, self._counted_ms = self.box.runs, 0.0
         new_ms = max(0.0, now_ms - self._counted_ms)
         self._counted_ms = now_ms
         self.tenant.used(new_ms)
@@ -125,13 +130,17 @@ class Owned:
 
     def begin_run(self) -> None:
         self.count_cpu()
-        self._counted_ms = 0.0  # the wall counts each run from its start
+        self._began = time.perf_counter() if self.box.cpu_ms() is None else None
 
-    def end_run(self, cpu_ms: float) -> None:
-        if self.box.cpu_ms() is None:
+    def end_run(self, cpu_ms: float | None) -> None:
+        """None: it ended without a result, and is charged for what it could have used where nobody
+        could see what it did."""
+        if self._began is None:
+            self.count_cpu()
+        elif cpu_ms is not None:
             self.tenant.used(cpu_ms)
         else:
-            self.count_cpu()
+            self.tenant.used((time.perf_counter() - self._began) * 1000 * self.limits.cpus)
 
     def release(self) -> None:
         self._release()
@@ -299,6 +308,7 @@ class Book:
     def _keep(self, owned: Owned) -> None:
         self._living[owned.id] = owned
         owned.ground = owned.box.ground
+        owned.box.before_end = owned.count_cpu
         owned.box.on_end = lambda: self._forget(owned)
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch())
@@ -312,7 +322,6 @@ class Book:
             self._ended.popitem(last=False)
 
     async def end(self, owned: Owned) -> None:
-        owned.count_cpu()
         await owned.box.close()
 
     async def close(self) -> None:

@@ -75,8 +75,12 @@ class Step:
                 async with owned.turn(server.settings.queue_wait_s), server.admission.place(tenant):
                     self._begun = True
                     owned.begin_run()
-                    result = await self._run(code, options)
-                    owned.end_run(result.usage.cpu_ms)
+                    used_ms = None
+                    try:
+                        result = await self._run(code, options)
+                        used_ms = result.usage.cpu_ms
+                    finally:
+                        owned.end_run(used_ms)
         finally:
             if self._tell:
                 await self._events.put(None)

@@ -66,8 +66,10 @@ async def execute(sandbox_id: str, asked: ExecRequest, request: Request) -> Resp
             async with server.admission.place(owned.tenant):
                 return await owned.box.exec(asked.program, **options)
 
-    result = await running.while_client_waits(server, request, do)
-    owned.count_cpu()
+    try:
+        result = await running.while_client_waits(server, request, do)
+    finally:
+        owned.count_cpu()
     server.metrics.ended(owned.tenant.name, result)
     return Response(result.to_json().encode(), media_type="application/json")
 
