@@ -45,6 +45,17 @@ def test_every_setting_is_documented_with_its_default() -> None:
             assert default.strip("`") == shown(value), name
 
 
+def test_l5_a_server_holds_less_of_each_run_than_the_library_unless_it_is_told_to() -> None:
+    documented = table("Settings")["sandboxes"][0]
+    usual = ServerSettings().jar.maxima
+    assert f"`maxima.output_bytes` is {usual.output_bytes >> 20} MiB" in documented
+    assert f"`maxima.result_bytes` {usual.result_bytes >> 20} MiB" in documented
+    assert (usual.output_bytes, usual.result_bytes) == (8 << 20, 64 << 20)
+    told = ServerSettings(sandboxes={"maxima": {"result_bytes": 1 << 30, "timeout_s": 7}}).jar
+    assert (told.maxima.result_bytes, told.maxima.output_bytes) == (1 << 30, 8 << 20)
+    assert told.maxima.timeout_s == 7
+
+
 def test_every_quota_is_documented_with_its_default() -> None:
     documented = table("Keys and tenants")
     assert list(documented) == list(Quotas.model_fields)

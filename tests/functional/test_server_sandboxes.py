@@ -20,9 +20,13 @@ from websockets.sync.client import ClientConnection, connect
 
 from belljar.client.results import printed as printed_bytes
 from belljar.errors import LimitExceeded
-from belljar.server import running
+from belljar.kept.processes import Process
+from belljar.server import running, sandboxes
+from belljar.server.errors import ApiError
 from belljar.server.gate import Visit, visit_of
 from belljar.server.routes.files import disposition
+from belljar.server.routes.processes import start_program
+from belljar.server.schemas_kept import StartRequest
 from belljar.server.server import Server
 from belljar.server.settings import ServerSettings
 from belljar.server.steps import Step
@@ -441,6 +445,35 @@ def test_f2_programs_end_with_their_client_unless_they_are_detached(shared: Box)
     text = "".join(said["text"] for name, said in told if name == "output")
     assert (text, told[-1][0], told[-1][1]["exit_code"]) == ("up\ngot more\n", "exit", 0)
     assert shared.ask("GET", "/processes/99999").status == 404
+
+
+def test_f2_programs_of_a_sandbox_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandboxes, "MOST_PROCESSES", 2)
+
+    async def play(server: Server) -> None:
+        tenant = Tenant("x", Quotas())
+        owned = await server.book.make(tenant, {"environment": "base"}, datasets={})
+        visit, asked = Visit(request_id="1", tenant=tenant), StartRequest(program=["sleep", "60"])
+
+        async def start() -> Process | ApiError:
+            try:
+                return await start_program(server, visit, owned, asked)
+            except ApiError as error:
+                return error
+
+        *begun, refused = sorted(
+            await asyncio.gather(*(start() for _ in range(3))),
+            key=lambda one: isinstance(one, ApiError),
+        )
+        assert isinstance(refused, ApiError) and refused.code == "quota_exceeded"
+        first = begun[0]
+        assert isinstance(first, Process) and isinstance(begun[1], Process)
+        await first.kill()
+        await first.wait()
+        assert isinstance(await start(), Process)
+
+    with in_process(tmp_path) as (runner, server):
+        runner.run(play(server))
 
 
 def test_f2_an_exec_whose_client_has_gone_is_killed(shared: Box) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from belljar.client.results import printed
 from belljar.kept.events import Printed
+from belljar.model import Usage
+from belljar.server.routes.runs import MOST_PIECES, Ahead
 from belljar.server.streams import Teller
 
 
@@ -16,6 +19,24 @@ def told(pieces: list[bytes]) -> list[dict[str, str]]:
     teller = Teller()
     events = [one for piece in pieces for one in teller.tell(Printed(stream="stdout", data=piece))]
     return [said for _, said in (*events, *teller.rest())]
+
+
+def test_l6_what_waits_for_a_client_is_bounded_in_pieces_and_lacks_nothing() -> None:
+    ahead = Ahead()
+    for number in range(20_000):
+        ahead.on_output(("stdout", "stderr")[number % 2], b"%d," % number)
+        ahead.on_usage(Usage(cpu_ms=float(number)))
+    said: dict[str, str] = {"stdout": "", "stderr": ""}
+    taken = []
+    while ahead:
+        taken.append(ahead.take().decode())
+        name, data = taken[-1].strip().split("\n")
+        if name == "event: output":
+            piece = json.loads(data.removeprefix("data: "))
+            said[piece["stream"]] += piece["text"]
+    assert len(taken) < 2 * MOST_PIECES and '"cpu_ms": 19999.0' in taken[-1]
+    for rest, text in enumerate(said.values()):
+        assert text == "".join(f"{number}," for number in range(rest, 20_000, 2))
 
 
 @given(st.lists(st.binary(max_size=8), max_size=8))

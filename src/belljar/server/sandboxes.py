@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,8 @@ REMEMBERED = 10_000
 """Sandboxes that have ended, and why."""
 ENDED_PROCESSES = 8
 """Of each sandbox; what they printed is held as long."""
+MOST_PROCESSES = 32
+"""That run, of each sandbox: the server holds what each has printed."""
 WATCH_S = 5.0
 IDLE_S, LIFETIME_S = 600.0, 3600.0
 """If nobody asks for other times."""
@@ -61,6 +63,7 @@ class Owned:
         self._release = release
         self._turn = asyncio.Lock()
         self._waiting = 0
+        self._starting = 0
         self._counted_ms = 0.0
         self._counted_runs = 0
         self._began: float | None = None
@@ -108,6 +111,22 @@ class Owned:
                 "not_found", "there is no such process", hint="GET …/processes lists those that run"
             )
         return found
+
+    @contextlib.contextmanager
+    def starting(self) -> Iterator[None]:
+        """One more program; those that are being started count, too."""
+        if len(self.box.processes()) + self._starting >= MOST_PROCESSES:
+            raise ApiError(
+                "quota_exceeded",
+                f"{MOST_PROCESSES} programs run in this sandbox already",
+                hint="end one with POST …/processes/ID/signal",
+                retry_after_s=1,
+            )
+        self._starting += 1
+        try:
+            yield
+        finally:
+            self._starting -= 1
 
     def add(self, process: Process) -> None:
         ended = [number for number, one in self.processes.items() if not one.running]

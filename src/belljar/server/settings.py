@@ -28,6 +28,10 @@ FILE_VARIABLE = "BELLJAR_SERVER_FILE"
 FILE_NAME = "server.toml"
 """Below BELLJAR_HOME; read if it is there."""
 
+MOST_OUTPUT_BYTES, MOST_RESULT_BYTES = 8 * MIB, 64 * MIB
+"""Maxima of a server whose operator sets no others: each run's are held in its memory, for many
+callers at once."""
+
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
@@ -142,7 +146,13 @@ def load(*, file: str | None = None, **flags: Any) -> ServerSettings:
 
 def _jar(given: Mapping[str, Any]) -> Settings:
     usual = Settings()
-    values = dict(given)
+    usual = dataclasses.replace(
+        usual,
+        maxima=dataclasses.replace(
+            usual.maxima, output_bytes=MOST_OUTPUT_BYTES, result_bytes=MOST_RESULT_BYTES
+        ),
+    )
+    values = {"maxima": {}, **given}
     for name in ("defaults", "maxima"):
         # A table of limits changes those that it names, and leaves the others.
         if isinstance(values.get(name), Mapping):

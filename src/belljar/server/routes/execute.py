@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 
@@ -43,8 +44,12 @@ async def execute(asked: ExecuteRequest, request: Request) -> Response:
     result = await running.while_client_waits(
         server, request, lambda: running.run(server, request, asked.code, options)
     )
-    content = json.dumps(answer(result)).encode()
-    return Response(content, media_type="application/json")
+    told = answer(result)
+    if len(result.stdout) + len(result.stderr) > running.LARGE_BYTES:
+        content = await asyncio.to_thread(json.dumps, told)
+    else:
+        content = json.dumps(told)
+    return Response(content.encode(), media_type="application/json")
 
 
 def answer(result: Result) -> dict[str, object]:

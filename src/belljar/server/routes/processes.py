@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -71,15 +72,16 @@ async def execute(sandbox_id: str, asked: ExecRequest, request: Request) -> Resp
     finally:
         owned.count_cpu()
     server.metrics.ended(owned.tenant.name, result)
-    return Response(result.to_json().encode(), media_type="application/json")
+    return Response(await running.json_of(result), media_type="application/json")
 
 
 async def start_program(server: Server, visit: Visit, owned: Owned, asked: StartRequest) -> Process:
     options = asked.model_dump(include={"shell", "env", "folder", "terminal"})
     async with noted(server, visit, owned, _words(asked)):
-        owned.tenant.start()
-        process = await owned.box.start(asked.program, **options)
-    owned.add(process)
+        with owned.starting():
+            owned.tenant.start()
+            process = await owned.box.start(asked.program, **options)
+            owned.add(process)
     return process
 
 
@@ -148,7 +150,8 @@ async def every(sandbox_id: str, request: Request) -> Response:
 )
 async def one(sandbox_id: str, process_id: int, request: Request) -> Response:
     _, process = _process(request, sandbox_id, process_id)
-    return reply({**shown(process), "result": process.result().to_dict()})
+    result = process.result()
+    return await asyncio.to_thread(lambda: reply({**shown(process), "result": result.to_dict()}))
 
 
 @router.get(

@@ -6,26 +6,28 @@ import asyncio
 import codecs
 import dataclasses
 import json
+from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from belljar.model import Result, Usage
-from belljar.server import running
+from belljar.server import running, streams
 from belljar.server.bodies import StrictRoute
 from belljar.server.errors import answer
 from belljar.server.openapi import responses
 from belljar.server.schemas import RunAnswer, RunRequest
 from belljar.server.server import Server
+from belljar.server.streams import EVENTS
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["runs"])
 
-EVENTS = "text/event-stream"
-BEFORE_EVENTS_S = 1.0
-"""So long a refusal can still be an ordinary error; then the stream begins."""
-PING_S = 15.0
+MOST_PIECES = 64
+"""Of output that wait for a client."""
+PIECE_BYTES, SEND_BYTES = 1 << 16, 1 << 18
+"""Of one event, and of the last one what is sent at once."""
 
 _EXAMPLE = """\
 event: output
@@ -56,73 +58,114 @@ data: {"status": "ok", "exit_code": 0}
 async def run(asked: RunRequest, request: Request) -> Response:
     server: Server = request.app.state.server
     options = asked.options()
-    if EVENTS in request.headers.get("accept", ""):
+    if streams.wanted(request):
         return await _streamed(server, request, asked.code, options)
     result = await running.while_client_waits(
         server, request, lambda: running.run(server, request, asked.code, options)
     )
-    return Response(result.to_json().encode(), media_type="application/json")
+    return Response(await running.json_of(result), media_type="application/json")
+
+
+class Ahead:
+    """What a run has said and its client has not read: no more than the run may print, in few
+    pieces, whatever the pieces were that it printed."""
+
+    def __init__(self) -> None:
+        self.news = asyncio.Event()
+        self._printed: deque[tuple[str, bytearray]] = deque()
+        self._usage: Usage | None = None
+        self._decoders = {
+            name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")
+        }
+
+    def __bool__(self) -> bool:
+        return bool(self._printed or self._usage)
+
+    def on_output(self, stream: str, content: bytes) -> None:
+        """A client that is far behind sees stdout and stderr less finely interleaved."""
+        waiting = self._printed  # no two of one stream follow each other
+        if waiting and waiting[-1][0] == stream:
+            waiting[-1][1].extend(content)
+        elif len(waiting) >= MOST_PIECES:
+            waiting[-2][1].extend(content)
+        else:
+            waiting.append((stream, bytearray(content)))
+        self.news.set()
+
+    def on_usage(self, usage: Usage) -> None:
+        self._usage = usage
+        self.news.set()
+
+    def take(self) -> bytes:
+        """The next event, or nothing."""
+        if self._printed:
+            stream, piece = self._printed[0]
+            text = self._decoders[stream].decode(bytes(piece[:PIECE_BYTES]))
+            del piece[:PIECE_BYTES]
+            if not piece:
+                self._printed.popleft()
+            return _event("output", {"stream": stream, "text": text}) if text else b""
+        usage, self._usage = self._usage, None
+        return _event("usage", dataclasses.asdict(usage)) if usage else b""
 
 
 async def _streamed(
     server: Server, request: Request, code: str, options: dict[str, Any]
 ) -> Response:
-    # Not bounded here: what a run may print is, by its output_bytes.
-    events: asyncio.Queue[bytes] = asyncio.Queue()
-    decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in _STREAMS}
-
-    def on_output(stream: str, content: bytes) -> None:
-        if text := decoders[stream].decode(content):
-            events.put_nowait(_event("output", {"stream": stream, "text": text}))
-
-    def on_usage(usage: Usage) -> None:
-        events.put_nowait(_event("usage", dataclasses.asdict(usage)))
-
+    ahead = Ahead()
     work = asyncio.ensure_future(
-        running.run(server, request, code, options, on_output=on_output, on_usage=on_usage)
-    )
-    first = asyncio.ensure_future(events.get())
-    try:
-        await asyncio.wait(
-            (work, first), timeout=BEFORE_EVENTS_S, return_when=asyncio.FIRST_COMPLETED
+        running.run(
+            *(server, request, code, options),
+            on_output=ahead.on_output,
+            on_usage=ahead.on_usage,
         )
+    )
+    work.add_done_callback(lambda done: done.cancelled() or done.exception())
+    work.add_done_callback(lambda _: ahead.news.set())
+
+    def gone() -> None:
+        """A client that goes, or does not read, takes its run along."""
+        if not work.done():
+            server.metrics.gone.inc()
+            work.cancel()
+
+    try:
+        async with asyncio.timeout(streams.BEFORE_EVENTS_S):
+            await ahead.news.wait()
+    except TimeoutError:
+        pass
     except BaseException:
-        first.cancel()
         work.cancel()
         raise
-    if work.done() and work.exception() is not None:
-        first.cancel()
-        work.result()  # raises: an ordinary error
-    return StreamingResponse(_told(work, first, events), media_type=EVENTS)
+    if work.done():
+        work.result()  # may raise: an ordinary error
+    timeout_s = server.settings.send_timeout_s
+    return streams._Streamed(_told(work, ahead), send_timeout_s=timeout_s, gone=gone)
 
 
-async def _told(
-    work: asyncio.Future[Result], first: asyncio.Future[bytes], events: asyncio.Queue[bytes]
-) -> AsyncIterator[bytes]:
-    """Until the run has ended and everything is said; a client that goes takes its run along."""
-    coming = first
-    try:
-        while True:
-            await asyncio.wait((work, coming), timeout=PING_S, return_when=asyncio.FIRST_COMPLETED)
-            if coming.done():
-                yield coming.result()
-                coming = asyncio.ensure_future(events.get())
-            elif work.done():
-                break
-            else:
-                yield b": waiting\n\n"
-        if (error := work.exception()) is not None:
-            yield b"event: error\ndata: " + bytes(answer(error).body) + b"\n\n"
-        else:
-            yield b"event: end\ndata: " + work.result().to_json().encode() + b"\n\n"
-    finally:
-        coming.cancel()
-        work.cancel()
-        await asyncio.wait((work,))
+async def _told(work: asyncio.Future[Result], ahead: Ahead) -> AsyncIterator[bytes]:
+    """Until the run has ended and everything is said."""
+    while ahead or not work.done():
+        ahead.news.clear()
+        while ahead:
+            if event := ahead.take():
+                yield event
+        if work.done():
+            continue
+        try:
+            async with asyncio.timeout(streams.PING_S):
+                await ahead.news.wait()
+        except TimeoutError:
+            yield b": waiting\n\n"
+    if (error := work.exception()) is not None:
+        yield b"event: error\ndata: " + bytes(answer(error).body) + b"\n\n"
+        return
+    yield b"event: end\ndata: "
+    content = await running.json_of(work.result())
+    for start in range(0, len(content), SEND_BYTES):
+        yield content[start : start + SEND_BYTES]
+    yield b"\n\n"
 
 
 def _event(name: str, data: dict[str, Any]) -> bytes:
     return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
-
-
-_STREAMS = ("stdout", "stderr")

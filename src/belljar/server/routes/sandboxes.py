@@ -41,7 +41,6 @@ T = TypeVar("T")
 ASKING = (401, 403, 404, 410)
 """What any question to a sandbox may be answered with."""
 SENDING = (400, *ASKING, 408, 409, 413, 415, 429, 503)
-_LARGE = 1 << 20
 
 _EXAMPLE = """\
 event: output
@@ -164,11 +163,7 @@ async def run(sandbox_id: str, asked: StepRequest, request: Request) -> Response
         result = await step.result(request)
     finally:
         step.abandon()
-    if sum(len(part) for output in result.outputs for part in output.data.values()) > _LARGE:
-        body = await asyncio.to_thread(result.to_json)
-    else:
-        body = result.to_json()
-    return Response(body.encode(), media_type="application/json")
+    return Response(await running.json_of(result), media_type="application/json")
 
 
 async def happening(step: Step, owned: Owned) -> AsyncIterator[streams.Told]:
