@@ -20,7 +20,7 @@ class Left(NamedTuple):
 
     tenant: str
     reason: str
-    count: int
+    number: int
 
 
 class Refusals:
