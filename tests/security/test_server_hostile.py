@@ -254,6 +254,51 @@ def test_huge_headers_end_the_connection(server: Served) -> None:
         assert not reply or status(reply) in (400, 431)
 
 
+def flood(connection: Raw, start: bytes) -> int:
+    """Bytes of one header that the server takes before it has had enough; at most 64 MB."""
+    connection.send(start)
+    sent = 0
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        while sent < 64 << 20:
+            connection.send(b"x" * 0x10000)
+            sent += 0x10000
+    return sent
+
+
+def test_headers_after_a_body_are_bounded(server: Served) -> None:
+    with Raw(server) as connection:
+        start = request(server, b"1\r\n{\r\n0\r\nX: ", "Transfer-Encoding: chunked")
+        assert flood(connection, start) < 32 << 20
+
+
+@pytest.mark.parametrize("ahead", ["headers", "requests", "upgrade", "nothing more"])
+def test_what_is_sent_ahead_is_bounded_and_ends_with_its_connection(
+    server: Served, ahead: str
+) -> None:
+    """Behind an answer that is under way; whose run ends when its client goes, all the same."""
+    body = b'{"code": "import time; time.sleep(25)", "timeout_s": 30}'
+    events = f"Content-Length: {len(body)}", "Accept: text/event-stream"
+    first = request(server, body, *events).replace(b"/execute", b"/v1/runs")
+    second = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+    with Raw(server) as connection:
+        connection.send(first.replace(b"Connection: close\r\n", b""))
+        connection.until(b"\n\r\n")
+        if ahead == "headers":
+            assert flood(connection, second + b"X: ") < 32 << 20
+        elif ahead == "requests":
+            connection.send((second + b"\r\n") * 100)
+            connection.rest()
+        elif ahead == "upgrade":
+            connection.send(second + b"Connection: upgrade\r\nUpgrade: websocket\r\n\r\n")
+            connection.rest()
+        else:
+            connection.send(second + b"\r\n")
+    deadline = time.monotonic() + 10
+    while server.ask("GET", "/v1/usage").json()["running"]:
+        assert time.monotonic() < deadline, "its run goes on"
+        time.sleep(0.02)
+
+
 def test_a_header_that_is_there_twice_is_refused(server: Served) -> None:
     for more in ("Host: localhost", "Authorization: Bearer x", "Content-Type: text/plain"):
         with Raw(server) as connection:

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from belljar.errors import Unavailable
 from belljar.server.app import build
@@ -19,6 +19,8 @@ from belljar.server.errors import body
 from belljar.server.server import Server
 
 HEADER_BYTES = 64 * 1024
+MOST_PIPELINED = 8
+"""Requests that a client sends ahead while an answer is under way."""
 MESSAGE_BYTES = 1 << 20
 """The largest that comes through a WebSocket."""
 LINGER_S = 5.0
@@ -98,6 +100,9 @@ class _Bounded(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._clock: TimerHandle | None = None
         self._head_bytes = 0
+        """That came since the last headers, piece of a body or message were whole."""
+        self._answering: RequestResponseCycle | None = None
+        """Not the newest one, if the client has sent requests ahead."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -108,6 +113,9 @@ class _Bounded(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_clock()
+        if (cycle := self._answering) and not cycle.response_complete:
+            cycle.disconnected = True  # uvicorn tells the newest only
+            cycle.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -115,25 +123,43 @@ class _Bounded(HttpToolsProtocol):
             return
         if self._clock is None and self._between_requests():
             self._start_clock()
-        if self._clock is not None:
-            if self._head_bytes > HEADER_BYTES:
-                self._too_large()
-                return
-            self._head_bytes += len(data)
+        if self._head_bytes > HEADER_BYTES:
+            self._too_large()
+            return
+        self._head_bytes += len(data)
         super().data_received(data)
 
     def on_headers_complete(self) -> None:
+        self._head_bytes = 0
         self._stop_clock()
-        super().on_headers_complete()
+        if len(self.pipeline) >= MOST_PIPELINED:
+            self.transport.abort()
+        if not self.transport.is_closing():
+            super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def handle_websocket_upgrade(self) -> None:
+        if self._between_requests():
+            super().handle_websocket_upgrade()
+        else:  # nobody would tell the answer under way when the client goes
+            self.transport.abort()
+
+    def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
+        self._head_bytes = 0
         super().on_message_complete()
         if self.cycle and self.cycle.response_complete:
             self.cycle.more_body = False
             self._stop_clock()
 
     def on_response_complete(self) -> None:
-        more = self.cycle.more_body
+        more = self._answering is self.cycle and self.cycle.more_body
         super().on_response_complete()
         if more and not self.transport.is_closing():
             self._clock = self.loop.call_later(LINGER_S, self.transport.close)
@@ -157,6 +183,10 @@ class _Bounded(HttpToolsProtocol):
         self._refuse(408, body("too_slow", "the request took too long to arrive", "", True))
 
     def _too_large(self) -> None:
+        if not self._between_requests():
+            # Headers sent ahead, or after a body: an answer may be half written.
+            self.transport.abort()
+            return
         self._refuse(431, body("headers_too_large", "the headers are too large"))
 
     def _refuse(self, status: int, content: bytes) -> None:
