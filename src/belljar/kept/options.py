@@ -46,7 +46,13 @@ class Options:
             raise InvalidRequest(f'when_busy: must be "wait" or "refuse", not {self.when_busy!r}')
 
 
+_OF_A_RUN = ("stdin", "stdin_descriptor", "on_output", "on_usage")
+
+
 def make_options(options: Mapping[str, Any]) -> Options:
+    for name in _OF_A_RUN:
+        if name in options:
+            raise InvalidRequest(f"{name}: is about a run, not a sandbox", hint="give it to run()")
     own = {name: value for name, value in options.items() if name in OWN}
     request = {name: value for name, value in options.items() if name not in OWN}
     paths = {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from . import protocol
 from .files import Refused
-from .lines import Broken, Lines
+from .lines import Broken, Crowded, Lines
 from .processes import send_signal
 from .snapshots import Snapshots
 from .states import State, greeting
@@ -57,6 +57,8 @@ class Branches:
             )
         except Broken:
             raise Refused("lost", "the interpreter does not answer") from None
+        except Crowded:
+            raise Refused("busy", "too many descriptors of this user are under way") from None
         finally:
             for descriptor in passed:
                 os.close(descriptor)
@@ -96,7 +98,10 @@ class Branches:
             raise Refused("lost", "the copy kept privileges that it must not have")
         stdout_in, stdout_out = os.pipe2(os.O_CLOEXEC)
         stderr_in, stderr_out = os.pipe2(os.O_CLOEXEC)
-        lines.send({"streams": 2}, (stdout_out, stderr_out))
+        try:
+            lines.send({"streams": 2}, (stdout_out, stderr_out))
+        except Crowded:
+            raise Refused("busy", "too many descriptors of this user are under way") from None
         for descriptor in (stdout_out, stderr_out):
             os.close(descriptor)
         for descriptor in (stdout_in, stderr_in):

@@ -30,7 +30,7 @@ from collections.abc import Callable
 
 from . import runner, translator
 from .found import make_importable
-from .lines import Broken, Lines
+from .lines import Broken, Crowded, Lines
 from .notebook import Notebook
 
 _CONTROL = 3
@@ -137,7 +137,10 @@ class _Interpreter:
                 _prefer_to_kill(_CHECKPOINT_OOM)
                 self._lines.send({"hello": os.getpid()})
                 return
-            self._lines.send({"checkpoint": run}, (ours.fileno(),))
+            try:
+                self._lines.send({"checkpoint": run}, (ours.fileno(),))
+            except Crowded:
+                return  # nobody hears of the copy: it ends
         self._own_memory()
 
     def _own_memory(self) -> None:

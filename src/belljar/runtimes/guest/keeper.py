@@ -12,7 +12,8 @@ The host asks (ASK) and is answered once (ANSWER), at the end of what takes long
     adopt       the other side of a fork: files, then the copy of the interpreter
     start       {argv, env, folder, terminal, output_bytes}: a process; answered when it has
                 started, its end is an EVENT
-    signal      {channel, number}, resize {channel, rows, columns}, processes
+    signal      {channel, number}, resize {channel, rows, columns}
+    empty       ends everything here: only the walls stay, for branches that live inside
     place       a file of /data/input, then placed
     install     {package_path}: folders with packages that are there from now on
     and the questions about files, which are in files.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import errno
 import json
 import os
 import socket
@@ -16,6 +17,10 @@ _RIGHTS_BYTES = socket.CMSG_LEN(_MOST_DESCRIPTORS * 4)
 
 class Broken(Exception):
     """The other side is gone, or does not speak JSON lines."""
+
+
+class Crowded(Exception):
+    """Nothing was sent: too many descriptors of this user are under way, maybe of others."""
 
 
 class Lines:
@@ -44,6 +49,8 @@ class Lines:
                 if sent < len(data):  # sendall says EPIPE for no bytes, too, if the other has gone
                     self._socket.sendall(data[sent:])
         except OSError as error:
+            if error.errno == errno.ETOOMANYREFS:
+                raise Crowded from None
             raise Broken(str(error)) from None
 
     def fill(self, *, wait: bool = True) -> list[dict]:  # type: ignore[type-arg]

@@ -27,7 +27,7 @@ CHUNK = 64 * 1024
 # host → agent
 PUT = 1  # JSON {root, path, size, mode}: a file follows as DATA frames of `size` bytes in all
 DATA = 2  # raw: the next piece of the file announced last (both directions)
-RUN = 3  # JSON: start the code (see agent.Job)
+RUN = 3  # JSON: start the code (see forking.Job)
 STDIN = 4  # raw: standard input; an empty payload closes it
 STOP = 5  # empty: kill everything that runs and report
 ASK = 6  # JSON {id, op, …}: see keeper.py

@@ -11,7 +11,7 @@ from . import protocol
 from .files import Refused
 from .forking import Runner
 from .hostlink import HostGone
-from .lines import Broken, Lines
+from .lines import Broken, Crowded, Lines
 from .processes import Feed, send_signal
 from .spool import Spool
 from .states import State
@@ -56,6 +56,8 @@ class Runs:
         self._early = {1: bytearray(), 2: bytearray()}
         """What was written while no run was under way: the next one's."""
         self.state: State | None = None
+        self._how = ""
+        """How the last one ended, if anyone knows."""
 
     # -- the process -----------------------------------------------------------------------------
 
@@ -106,9 +108,12 @@ class Runs:
         if self._first:
             self._first_prepared()
         if self.state is None:
-            raise Refused("lost", "the interpreter has ended and its state with it")
+            raise Refused("lost", "the interpreter has ended%s and its state with it" % self._how)
         try:
-            self.state.lines.send(content, descriptors)
+            try:
+                self.state.lines.send(content, descriptors)
+            except Crowded:  # a run without input is better than none
+                self.state.lines.send(content)
         except Broken as broken:
             raise Refused("lost", "the interpreter does not answer: %s" % broken) from None
 
@@ -130,7 +135,7 @@ class Runs:
     def ask_run(self, ask: dict) -> None:  # type: ignore[type-arg]
         self.none_under_way()
         if self.state is None:
-            raise Refused("lost", "the interpreter has ended and its state with it")
+            raise Refused("lost", "the interpreter has ended%s and its state with it" % self._how)
         self._keeper.checkpoints.before(ask["run"])
         self._keeper.meter.begin()
         stdin, ours = os.pipe2(os.O_CLOEXEC)
@@ -272,6 +277,7 @@ class Runs:
         if status is not None:
             ended["exit_code"] = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
             ended["signal"] = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+            self._how = " (exit code %s, signal %s)" % (ended["exit_code"], ended["signal"])
         if self._cell:
             self._finish(ended)
         else:
