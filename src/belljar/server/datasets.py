@@ -33,6 +33,8 @@ from belljar.server.tenants import Tenant
 MOST_OF_A_TENANT = 1000
 RESERVE_BYTES = 1 << 30
 """So much of the disk is left for others."""
+LOOK_BYTES = 16 << 20
+"""How much an upload writes before the disk is looked at again: others write, too."""
 _ID = re.compile(r"[0-9a-f]{32}")
 log = structlog.get_logger("belljar.server")
 
@@ -47,12 +49,20 @@ class Dataset:
     created: float
 
 
+@dataclass(slots=True)
+class _Upload:
+    tenant: str
+    size: int
+    """As much as was announced, or has come if that is more."""
+    written: int = 0
+
+
 class Datasets:
     def __init__(self, folder: Path, *, most_bytes: int) -> None:
         self._folder = folder
         self._most_bytes = most_bytes
-        self._arriving: dict[str, int] = {}
-        """Bytes of uploads under way, by tenant: as many as were announced, or have come."""
+        self._arriving: dict[str, _Upload] = {}
+        """By the id that each will have."""
         folder.mkdir(parents=True, exist_ok=True)
         folder.parent.chmod(0o700)  # below it content must be readable for the sandboxes' users
         self._known = {found.id: found for found in self._load()}
@@ -104,25 +114,29 @@ class Datasets:
         self, tenant: Tenant, name: str, pieces: AsyncIterator[bytes], *, declared: int | None
     ) -> Dataset:
         """From the network to the disk, a piece at a time; what breaks off leaves nothing."""
-        self._check(tenant, declared or 0)
         identity = secrets.token_hex(16)
         partial = self._folder / f".{identity}"
-        size, counted = 0, declared or 0
-        self._arriving[tenant.name] = self._arriving.get(tenant.name, 0) + counted
+        size = looked = 0
+        upload = self._arriving[identity] = _Upload(tenant.name, declared or 0)
         digest = hashlib.sha256()
         try:
+            self._check(tenant, upload)
+            self._check_disk()
             await asyncio.to_thread(partial.mkdir, mode=0o755)
             file = await asyncio.to_thread(_create, partial / "content")
             writing: asyncio.Future[None] | None = None
             try:
                 async for piece in pieces:
                     size += len(piece)
-                    if size > counted:
-                        self._arriving[tenant.name] += size - counted
-                        counted = size
-                        self._check(tenant, 0, size=size)
+                    if size > upload.size:
+                        upload.size = size
+                        self._check(tenant, upload)
+                    if size - looked >= LOOK_BYTES:
+                        looked = size
+                        self._check_disk()
                     if writing:
                         await asyncio.shield(writing)
+                        upload.written = size - len(piece)
                     writing = asyncio.ensure_future(asyncio.to_thread(_append, file, digest, piece))
                 if writing:
                     await asyncio.shield(writing)
@@ -145,7 +159,7 @@ class Datasets:
                 _full()
             raise
         finally:
-            self._arriving[tenant.name] -= counted
+            del self._arriving[identity]
             shutil.rmtree(partial, ignore_errors=True)
         self._known[identity] = found
         return found
@@ -167,28 +181,34 @@ class Datasets:
         (self._folder / dataset.id).rename(gone)  # at once; then its bytes, which may take a while
         await asyncio.to_thread(shutil.rmtree, gone, ignore_errors=True)
 
-    def _check(self, tenant: Tenant, coming: int, *, size: int = 0) -> None:
-        if max(size, coming) > self._most_bytes:
+    def _check(self, tenant: Tenant, upload: _Upload) -> None:
+        """With `upload`, which is one of those that arrive."""
+        if upload.size > self._most_bytes:
             raise ApiError(
                 "body_too_large",
                 f"a dataset has at most {self._most_bytes} bytes",
                 hint="the most is the operator's setting dataset_bytes",
             )
-        own = self.of(tenant.name)
-        if len(own) >= MOST_OF_A_TENANT:
-            raise ApiError("quota_exceeded", f"there are {len(own)} datasets", hint="remove some")
-        total = sum(one.size for one in own) + self._arriving.get(tenant.name, 0) + coming
+        own = [one.size for one in self.of(tenant.name)]
+        own += [one.size for one in self._arriving.values() if one.tenant == tenant.name]
+        if len(own) > MOST_OF_A_TENANT:
+            raise ApiError(
+                "quota_exceeded", f"there are {len(own) - 1} datasets", hint="remove some"
+            )
         most = tenant.quotas.dataset_bytes
-        if most and total > most:
+        if most and sum(own) > most:
             raise ApiError(
                 "quota_exceeded",
                 f"all datasets together have at most {most} bytes",
                 hint="remove one with DELETE /v1/datasets/ID",
             )
-        if coming or not size:
-            free = os.statvfs(self._folder)
-            if free.f_bavail * free.f_frsize < coming + RESERVE_BYTES:
-                _full()
+
+    def _check_disk(self) -> None:
+        """Whether all that is announced fits, of every tenant's uploads."""
+        disk = os.statvfs(self._folder)
+        coming = sum(one.size - one.written for one in self._arriving.values())
+        if disk.f_bavail * disk.f_frsize < coming + RESERVE_BYTES:
+            _full()
 
 
 def _full() -> NoReturn:
