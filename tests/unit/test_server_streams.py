@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
+import threading
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from belljar.client.results import printed
 from belljar.kept.events import Printed
-from belljar.model import Usage
+from belljar.model import OutputFile, Result, Usage
+from belljar.server import running
 from belljar.server.routes.runs import MOST_PIECES, Ahead
 from belljar.server.streams import Teller
 
@@ -37,6 +42,24 @@ def test_l6_what_waits_for_a_client_is_bounded_in_pieces_and_lacks_nothing() -> 
     assert len(taken) < 2 * MOST_PIECES and '"cpu_ms": 19999.0' in taken[-1]
     for rest, text in enumerate(said.values()):
         assert text == "".join(f"{number}," for number in range(rest, 20_000, 2))
+
+
+@pytest.mark.parametrize(
+    ("fields", "beside"),
+    [
+        ({"stdout": "x"}, False),
+        ({"stdout": "x" * (1 << 21)}, True),
+        ({"files": (OutputFile(path="/x", size=1, content=bytes(1 << 21)),)}, True),
+    ],
+)
+def test_f2_large_results_become_json_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], beside: bool
+) -> None:
+    where: list[int] = []
+    monkeypatch.setattr(Result, "to_json", lambda _: where.append(threading.get_ident()) or "{}")
+    result = Result(status="ok", exit_code=0, **fields)
+    assert asyncio.run(running.json_of(result)) == b"{}"
+    assert (where[0] != threading.get_ident()) is beside
 
 
 @given(st.lists(st.binary(max_size=8), max_size=8))
