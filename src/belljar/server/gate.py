@@ -9,7 +9,9 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 OPEN = frozenset({"/", "/health", "/ready"})
 LOCAL_TENANT = "local"
+LEAST_SHARE = 16
+"""Requests and sockets of one tenant that may be under way, however few connections there are."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _ONCE = frozenset({b"host", b"origin", b"authorization", b"x-request-id", b"content-type"})
@@ -58,6 +62,8 @@ class Gate:
         self._app = app
         self._server = server
         self._origins = Origins(server.settings)
+        self._under_way: Counter[str] = Counter()
+        """Requests and sockets, by tenant."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -84,10 +90,12 @@ class Gate:
         try:
             try:
                 self._admit(scope, visit)
+                staying = self._stay(visit.tenant)
             except ApiError as error:
                 await answer(error)(scope, receive, sending)
             else:
-                await self._app(scope, receive, sending)
+                with staying:
+                    await self._app(scope, receive, sending)
         except asyncio.CancelledError:
             # The client went in the last moment, or the server ends: nobody above needs to know.
             if not status:
@@ -103,12 +111,40 @@ class Gate:
         visit = scope["belljar"] = Visit(request_id="")
         try:
             self._admit(scope, visit)
+            staying = self._stay(visit.tenant)
         except ApiError:
             await receive()
             await send({"type": "websocket.close", "code": 1008})
             self._server.seen(scope, visit, 403, 0.0, None)
             return
-        await self._app(scope, receive, send)
+        with staying:
+            await self._app(scope, receive, send)
+
+    def _stay(self, tenant: Tenant | None) -> AbstractContextManager[None]:
+        """Counts one more of the tenant's, or refuses it: connections are everybody's."""
+        if tenant is None:
+            return nullcontext()
+        connections = self._server.settings.connections
+        alone = self._server.sign_in is not None
+        most = max(LEAST_SHARE, connections * 3 // 4 if alone else connections // 4)
+        if self._under_way[tenant.name] >= most:
+            raise ApiError(
+                "quota_exceeded",
+                f"{most} requests and sockets are under way",
+                hint="wait until some have ended; the operator's setting connections has the share",
+                retry_after_s=1,
+            )
+        return self._counted(tenant.name)
+
+    @contextmanager
+    def _counted(self, name: str) -> Iterator[None]:
+        self._under_way[name] += 1
+        try:
+            yield
+        finally:
+            self._under_way[name] -= 1
+            if not self._under_way[name]:
+                del self._under_way[name]
 
     def _admit(self, scope: Scope, visit: Visit) -> None:
         headers = _headers(scope, visit)

@@ -120,8 +120,14 @@ async def _texts(told: AsyncIterator[Told], coming: asyncio.Future[Told]) -> Asy
         coming.cancel()
 
 
+class _KeyGone(Exception):
+    pass
+
+
 class _Streamed(StreamingResponse):
-    """A client that does not read is a client that has gone."""
+    """A client that does not read is a client that has gone, and so is one whose key has."""
+
+    _still_valid: Callable[[], bool]
 
     def __init__(
         self,
@@ -137,6 +143,7 @@ class _Streamed(StreamingResponse):
         self._gone = gone
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._still_valid = scope["belljar"].still_valid
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -145,12 +152,14 @@ class _Streamed(StreamingResponse):
 
     async def stream_response(self, send: Send) -> None:
         async def patient(message: Any) -> None:
+            if not self._still_valid():
+                raise _KeyGone
             async with asyncio.timeout(self._send_timeout_s):
                 await send(message)
 
         try:
             await super().stream_response(patient)
-        except TimeoutError:
+        except (TimeoutError, _KeyGone):
             return  # without its end: whoever reads on sees that it is not whole
 
 

@@ -38,6 +38,8 @@ AHEAD = 256
 AT_ONCE = 32
 """Runs and programs that one socket has under way."""
 POLICY, TOO_SLOW = 1008, 1013
+LOOK_S = 2.0
+"""How often it is asked whether the key is still one."""
 
 
 class _Message(schemas.Strict):
@@ -115,14 +117,15 @@ class Talk:
     async def live(self) -> None:
         sending = asyncio.create_task(self._send())
         receiving = asyncio.create_task(self._receive())
+        own = (sending, receiving, asyncio.create_task(self._look()))
         code = 1000
         try:
-            done, _ = await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(own, return_when=asyncio.FIRST_COMPLETED)
             code = next(iter(done)).result()
         finally:
-            for task in (sending, receiving, *self._under_way):
+            for task in (*own, *self._under_way):
                 task.cancel()
-            await asyncio.wait((sending, receiving, *self._under_way))
+            await asyncio.wait((*own, *self._under_way))
         if code:
             await self._close(code)
 
@@ -143,6 +146,12 @@ class Talk:
                 return TOO_SLOW
             except (RuntimeError, WebSocketDisconnect):
                 return 0
+
+    async def _look(self) -> int:
+        """A client that only listens sends nothing to ask at."""
+        while self._visit.still_valid():
+            await asyncio.sleep(LOOK_S)
+        return POLICY
 
     async def _receive(self) -> int:
         while True:
