@@ -98,7 +98,7 @@ print(os.getresuid(), os.getresgid())
 
 @pytest.mark.parametrize("waiting", [True, False])
 def test_copies_of_a_snapshot_draw_different_numbers(tmp_path: Path, waiting: bool) -> None:
-    code = "import os, random, uuid; print(random.random(), uuid.uuid4(), os.urandom(8))"
+    code = "import os, random, uuid; print(random.random(), uuid.uuid4(), os.urandom(8).hex())"
     outcomes = each(tmp_path, code, code, code, waiting=waiting)
     assert len({word for outcome in outcomes for word in outcome.stdout.split()}) == 9
 
