@@ -196,8 +196,8 @@ def test_s4_a_key_that_was_removed_opens_nothing_and_its_socket_closes(
         assert json.loads(socket.recv(10))["type"] == "pong"
         server.belljar("keys", "remove", key.split("_")[1])
         until(ann, key, ann.box, 401)
-        socket.send(json.dumps({"type": "ping"}))
-        with pytest.raises(Exception, match="1008"):
+        with pytest.raises(Exception, match="1008"):  # by itself, or with the next word
+            socket.send(json.dumps({"type": "ping"}))
             socket.recv(10)
     with pytest.raises(InvalidStatus):
         dial(key)
