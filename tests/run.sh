@@ -5,5 +5,5 @@ set -euo pipefail
 python="$(dirname "$0")/../.venv/bin/python"
 tests="${TESTS:+($TESTS) and }"
 # More than there are cores: much of a test's time is waiting.
-"$python" -m pytest -m "${tests}not alone" -n "${WORKERS:-5}" "$@"
+"$python" -m pytest -m "${tests}not alone" -n "${WORKERS:-4}" "$@"
 exec "$python" -m pytest -m "${tests}alone" "$@"
