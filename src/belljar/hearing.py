@@ -46,6 +46,10 @@ class Hearing:
             self._ready.cancel()
         await self.wall.destroy()
 
+    def _settle(self) -> None:
+        """The agent is ready: what it took until here is not the user's usage."""
+        self.wall.settle()
+
     def _take(self, kind: int, payload: bytes) -> None:
         """A frame that is neither READY nor FAULT."""
         raise NotImplementedError
@@ -73,7 +77,7 @@ class Hearing:
             for kind, payload in self._frames.feed(data):
                 if kind == protocol.READY:
                     if not self._ready.done():
-                        self.wall.settle()
+                        self._settle()
                         self._ready.set_result(None)
                 elif kind == protocol.FAULT:
                     self._fault(protocol.unpack(payload))

@@ -270,9 +270,10 @@ class Beyond:
         self.stream.setblocking(False)
         self.agent.setblocking(False)
         self.killed = False
+        self.settled = 0
 
     def settle(self) -> None:
-        pass
+        self.settled += 1
 
     def apply(self, limits: Limits) -> Inside:
         return Inside(rlimits={})
@@ -322,6 +323,29 @@ def talk(say: Callable[[Beyond], Awaitable[None]], order: Order = ORDER) -> tupl
         return outcome, wall.killed
 
     return asyncio.run(main())
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_usage_counts_from_ready_only_if_no_run_can_have_begun(waits: bool) -> None:
+    """R1: a run that was over before READY was read would have used nothing."""
+
+    async def main() -> int:
+        wall = Beyond()
+        sandbox = Sandbox(wall)
+        if waits:
+            wall.agent.send(protocol.message(protocol.READY, {}))
+            await sandbox.ready()
+        running = asyncio.ensure_future(sandbox.run(ORDER))
+        await asyncio.sleep(0)
+        if not waits:
+            wall.agent.send(protocol.message(protocol.READY, {}))
+            await sandbox.ready()
+        wall.agent.close()
+        await running
+        await sandbox.destroy()
+        return wall.settled
+
+    assert asyncio.run(main()) == (1 if waits else 0)
 
 
 @pytest.mark.parametrize("frames", BAD.values(), ids=BAD.keys())
