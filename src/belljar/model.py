@@ -11,7 +11,10 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+if TYPE_CHECKING:
+    from belljar.network import Allow, Egress, Secret
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -80,6 +83,10 @@ class Request:
     """"restricted": compiled by RestrictedPython, behind the same wall."""
     fresh_exec: bool = False
     """Run in a newly executed interpreter instead of a fork of the warm one."""
+    network: Allow | str | Sequence[Allow | str] = ()
+    """Hosts that the code may reach through the gateway (N1); none: no network at all."""
+    secrets: Mapping[str, Secret] = field(default_factory=dict)
+    """Variable → a credential that the code uses without having it (N2)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +178,8 @@ class Result:
     """Control → mechanism that was in force, for example {"memory": "cgroup-v2"}."""
     warnings: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
+    egress: tuple[Egress, ...] = ()
+    """What the code tried to reach (N1), the first hundred; the trail has all."""
     value: str | None = None
     """In a kept sandbox: the last expression, as text."""
     outputs: tuple[Output, ...] = ()

@@ -79,6 +79,29 @@ class Settings:
     """What a written line survives: any end of a process, or ("full") the loss of power too."""
     trail_keep_days: float = 0.0
     """Older lines are taken out; 0: never."""
+    network_allowed: tuple[str, ...] | Literal["any"] = "any"
+    """Hosts that callers may ask for, as in a rule: "api.example.com", "*.example.org:443"."""
+    network_denied: tuple[str, ...] = ()
+    """Hosts that nobody reaches, whatever a rule says."""
+    network_private: tuple[str, ...] = ()
+    """Addresses, as 10.1.0.0/16, that may be dialled although they are not public."""
+    network_names: Mapping[str, str] = field(default_factory=dict)
+    """Host → address, for names that are not looked up."""
+    network_authorities: Path | None = None
+    """A file of certificates to trust beside the system's, where hosts have a private one's."""
+    network_namespace: str = ""
+    """The network namespace that the gateway works in, a name of `ip netns` or a path; empty: the
+    host's."""
+    network_connections: int = 64
+    """Of one sandbox, at once."""
+    network_bytes: int = GIB
+    """Of one sandbox, both ways together."""
+    network_requests_per_s: float = 100.0
+    """Of one sandbox; a short burst of as many is let through."""
+    network_connection_s: float = 600.0
+    """The longest that a connection may last."""
+    network_idle_s: float = 60.0
+    """The longest that nothing may move on it."""
     docker_host: str = ""
     """Where Docker's daemon listens, unix:///path or tcp://host:port; empty: DOCKER_HOST, or the
     usual sockets of Docker and Podman."""
