@@ -15,6 +15,7 @@ packages=(
     runsc:runsc                             # docker+runsc, gvisor
     qemu-system-x86_64:qemu-system-x86      # microvm
     mkfs.erofs:erofs-utils                  # microvm
+    ip:iproute2                             # tests/world
     pg_ctlcluster:postgresql                # the trail; tests start a cluster of their own
 )
 
