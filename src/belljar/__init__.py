@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from belljar.jar import Belljar, run
     from belljar.kept.sync import Sandbox
     from belljar.model import Caller, ErrorInfo, Limits, Output, OutputFile, Result, Usage
+    from belljar.network import Allow, Egress, Secret
     from belljar.settings import Settings
 
 _HOMES = {
@@ -47,6 +48,9 @@ _HOMES = {
     "ErrorInfo": "model",
     "Output": "model",
     "OutputFile": "model",
+    "Allow": "network",
+    "Egress": "network",
+    "Secret": "network",
     "Sandbox": "kept.sync",
     "Busy": "errors",
     "SandboxEnded": "errors",
@@ -62,11 +66,13 @@ _HOMES = {
 }
 
 __all__ = [
+    "Allow",
     "Belljar",
     "BelljarError",
     "Busy",
     "Caller",
     "Closed",
+    "Egress",
     "EngineError",
     "EngineUnavailable",
     "EnvironmentUnavailable",
@@ -79,6 +85,7 @@ __all__ = [
     "Sandbox",
     "SandboxEnded",
     "SandboxLost",
+    "Secret",
     "Settings",
     "TrailError",
     "Unsupported",

@@ -10,6 +10,7 @@ BelljarError
 │   ├── LimitExceeded         a limit is malformed, or above the operator's maximum
 │   ├── InvalidFileName
 │   ├── InvalidVariable       an environment variable that would change the runtime itself
+│   ├── NetworkRefused        a host that the operator does not allow, a secret without a way
 │   ├── PackageRefused        a package that is not allowed, not named properly, or not to be had
 │   └── InvalidModule         a WebAssembly module that is none, or wants what was not linked
 ├── Unavailable               this machine or installation lacks something; the hint says what to do
@@ -80,6 +81,10 @@ class InvalidFileName(InvalidRequest):
 
 
 class InvalidVariable(InvalidRequest):
+    pass
+
+
+class NetworkRefused(InvalidRequest):
     pass
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from belljar.errors import InvalidRequest
 from belljar.model import NOBODY, Caller, FilterMode, LanguageLevel, Need, Request
 from belljar.policy.limits import BOUNDS, requested_limits
 from belljar.receiver import OnOutput, OnUsage
 from belljar.settings import Settings
+
+if TYPE_CHECKING:
+    from belljar.network import Allow, Secret
 
 
 class RunOptions(TypedDict, total=False):
@@ -37,6 +40,10 @@ class RunOptions(TypedDict, total=False):
     filter: FilterMode
     language_level: LanguageLevel
     fresh_exec: bool
+    network: Allow | str | Sequence[Allow | str]
+    """Hosts that the code may reach through the gateway; none without it."""
+    secrets: Mapping[str, Secret]
+    """Variable → a credential that the code uses without having it."""
     stdin_descriptor: int | None
     """An open file, pipe or terminal to read standard input from while the code runs."""
     on_output: OnOutput | None

@@ -304,6 +304,7 @@ class Service:
             request.limits.processes != min(usual.processes, most.processes),
             bool(request.files or request.inputs),
             request.limits.disk_files != min(usual.disk_files, most.disk_files),
+            network=bool(request.network),
         )
 
     async def _ground(self, pool: Pool, environment: Environment, tier: str) -> Ground:

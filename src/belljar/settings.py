@@ -142,9 +142,10 @@ class Settings:
             raise InvalidRequest(
                 f'settings.trail_sync: must be "normal" or "full", not {self.trail_sync!r}'
             )
-        for name in ("required", "engines", "packages_allowed"):
+        anything = ("packages_allowed", "network_allowed")
+        for name in ("required", "engines", *anything, "network_denied", "network_private"):
             value = getattr(self, name)
-            if isinstance(value, str) and (name, value) != ("packages_allowed", "any"):
+            if isinstance(value, str) and not (name in anything and value == "any"):
                 raise InvalidRequest(
                     f"settings.{name}: must be a tuple of names, not one text",
                     hint=f"write {name}=({value!r},)",

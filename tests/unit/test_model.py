@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from belljar import Limits, OutputFile, Result, Settings
+from belljar import Egress, Limits, OutputFile, Result, Settings
 from belljar.model import MIB, Dropped, ErrorInfo, Finding, Output, Status, Usage
 
 STATUSES: list[Status] = ["ok", "error", "timeout", "out_of_memory", "killed", "denied"]
@@ -92,6 +92,7 @@ def complete() -> Result:
         isolation={"memory": "cgroup-v2"},
         warnings=("w",),
         findings=(Finding(line=1, rule="r", message="m"),),
+        egress=(Egress(at=1.5, host="a.example", port=443, verdict="allowed"),),
         value="42",
         outputs=(Output(kind="display", data={"text/plain": "42", "image/png": b"\x89"}),),
         run_id=3,
@@ -106,7 +107,7 @@ def test_json_holds_everything_that_the_result_holds() -> None:
     assert data == result.to_dict()
     fields = {field.name for field in dataclasses.fields(Result)}
     assert set(data) == fields | {"success", "timed_out", "truncated"}
-    for name in fields - {"files", "isolation", "findings", "warnings", "outputs"}:
+    for name in fields - {"files", "isolation", "findings", "egress", "warnings", "outputs"}:
         value = getattr(result, name)
         if dataclasses.is_dataclass(value):
             assert not isinstance(value, type)
@@ -116,6 +117,8 @@ def test_json_holds_everything_that_the_result_holds() -> None:
     assert data["warnings"] == ["w"]
     (shown,) = data["outputs"]
     assert shown["data"] == {"text/plain": "42", "image/png": {"base64": "iQ=="}}
+    (tried,) = data["egress"]
+    assert (tried["host"], tried["port"], tried["verdict"]) == ("a.example", 443, "allowed")
     assert data["findings"] == [{"line": 1, "rule": "r", "message": "m"}]
     first, second = data["files"]
     assert base64.b64decode(first["content_base64"]) == b"\x00\xff\n"

@@ -604,6 +604,8 @@ REQUESTS: dict[str, st.SearchStrategy[Any]] = {
     "need": GARBAGE | st.lists(st.sampled_from(NEEDS)),
     "limits": GARBAGE | st.builds(Limits, **{name: st.just(1) | GARBAGE for name in BOUNDS}),
     "packages": GARBAGE | st.lists(GARBAGE | st.text()),
+    "network": GARBAGE | st.lists(GARBAGE | st.text()),
+    "secrets": GARBAGE | MAPPINGS,
     "stdin": GARBAGE | st.binary(),
     "env": GARBAGE | MAPPINGS | st.dictionaries(NAMES, st.text()),
     "files": GARBAGE | MAPPINGS | st.dictionaries(NAMES, st.binary()),
@@ -676,6 +678,7 @@ def test_policy_is_pure() -> None:
             for module in modules:
                 head, _, rest = module.partition(".")
                 if head == "belljar":
-                    assert rest.partition(".")[0] in {"errors", "model", "settings", "policy"}, path
+                    below = {"errors", "model", "network", "settings", "policy"}
+                    assert rest.partition(".")[0] in below, path
                 elif path.name not in ("filter.py", "analyse.py"):
                     assert head not in {"os", "io", "pathlib", "subprocess", "socket"}, path

@@ -13,11 +13,13 @@ from belljar import errors
 from belljar.options import RunOptions
 
 PUBLIC = [
+    "Allow",
     "Belljar",
     "BelljarError",
     "Busy",
     "Caller",
     "Closed",
+    "Egress",
     "EngineError",
     "EngineUnavailable",
     "EnvironmentUnavailable",
@@ -30,6 +32,7 @@ PUBLIC = [
     "Sandbox",
     "SandboxEnded",
     "SandboxLost",
+    "Secret",
     "Settings",
     "TrailError",
     "Unsupported",
@@ -44,7 +47,7 @@ OPTIONS = {
     "timeout_s", "memory_bytes", "cpus", "processes", "disk_bytes", "disk_files", "open_files",
     "output_bytes", "result_files", "result_bytes",
     "stdin", "stdin_descriptor", "env", "files", "inputs", "filter", "language_level", "fresh_exec",
-    "packages", "on_output", "on_usage", "caller",
+    "packages", "network", "secrets", "on_output", "on_usage", "caller",
 }  # fmt: skip
 
 

@@ -78,6 +78,8 @@ class Wanted(NamedTuple):
     """Another limit of files than the usual was asked for."""
     kept: bool = False
     """It is to live from run to run."""
+    network: bool = False
+    """Hosts are to be reached."""
 
 
 class Choice(NamedTuple):
@@ -148,6 +150,8 @@ def lacks(can: Capabilities, wanted: Wanted) -> str:
     if can.environments is not None and wanted.environment not in can.environments:
         known = ", ".join(sorted(can.environments))
         return f"cannot give the environment {wanted.environment!r}, only {known}"
+    if wanted.network and not can.network:
+        return "cannot give a network (network)"
     if wanted.kept and not can.kept:
         return "cannot keep a sandbox from run to run (Sandbox)"
     if wanted.fresh_exec and not can.fresh_exec:

@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol, cast, get_args
+from typing import TYPE_CHECKING, Protocol, cast, get_args
 
 from belljar.errors import (
     CodeTooLarge,
@@ -27,6 +27,9 @@ from belljar.policy.names import check_names
 from belljar.policy.quote import quote, size
 from belljar.policy.variables import check_variables
 from belljar.settings import Settings
+
+if TYPE_CHECKING:
+    from belljar.network import Allow, Secret
 
 FILTER_MODES: tuple[str, ...] = get_args(FilterMode)
 LANGUAGE_LEVELS: tuple[str, ...] = get_args(LanguageLevel)
@@ -100,6 +103,7 @@ def decide(
     files, file_folders = _files("files", request.files, reserved=language.file_name)
     inputs, input_folders = _files("inputs", request.inputs)
     sizes = [code_bytes, *map(len, files.values()), *map(len, inputs.values())]
+    network, secrets = _network(request, settings, env)
     _check_disk(sizes, folders=len(file_folders) + len(input_folders), limits=limits)
 
     return Decision(
@@ -113,6 +117,8 @@ def decide(
             files=files,
             inputs=inputs,
             packages=packages,
+            network=network,
+            secrets=secrets,
         ),
         filter=mode,
         warnings=warnings,
@@ -229,6 +235,21 @@ def _packages(given: object, language: str) -> tuple[str, ...]:
     if found and language != "python":
         raise Unsupported(f"packages: there are none for {language}", hint="they are for Python")
     return tuple(map(str, found))
+
+
+def _network(
+    request: Request, settings: Settings, env: Mapping[str, str]
+) -> tuple[tuple[Allow, ...], dict[str, Secret]]:
+    if not request.network and request.secrets == {}:
+        return (), {}
+    from belljar.policy.network import check_environment, check_network, check_secrets
+
+    found = check_network(request.network, settings)
+    if found:
+        check_environment(env)
+        if request.language_level == "restricted":
+            raise Unsupported("network: restricted Python has none", hint="leave out either")
+    return found, check_secrets(request.secrets, found, env)
 
 
 def _files(

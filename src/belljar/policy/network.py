@@ -1,0 +1,140 @@
+"""Which hosts a caller may ask for, and the secrets that go with them (N1, N2). Pure.
+
+What is asked for must be inside what the operator allows, whole: a wildcard that names one host
+too many is refused, so that what a caller was granted is what the rules say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from belljar.errors import InvalidRequest, InvalidVariable, NetworkRefused
+from belljar.network import PORTS, Allow, Rules, Secret, check_variable, rules
+from belljar.policy.quote import quote
+from belljar.policy.variables import refusal
+from belljar.settings import Settings
+
+MOST_SECRETS = 32
+
+RESERVED = frozenset({
+    "HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "ALL_PROXY", "NO_PROXY", "NODE_USE_ENV_PROXY",
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS",
+    "GIT_SSL_CAINFO", "PIP_CERT", "PIP_PROXY", "AWS_CA_BUNDLE", "UV_NATIVE_TLS",
+    "CARGO_HTTP_CAINFO",
+})  # fmt: skip
+"""By which code finds the gateway and trusts it, in either case of letters."""
+
+
+def check_network(asked: object, settings: Settings) -> Rules:
+    """The rules, or NetworkRefused with the host that is not to be had."""
+    found = rules(asked)
+    if not found:
+        return ()
+    check_inside(found, settings.network_allowed, setting="network_allowed")
+    denied = _patterns("network_denied", settings.network_denied)
+    for pattern, name, port in _named(found):
+        if _inside(name, port, denied):
+            raise NetworkRefused(f"network: the operator denies {pattern!r} to everybody")
+    return found
+
+
+def check_inside(
+    found: Rules, allowed: Collection[str] | str, *, setting: str, whose: str = "the operator"
+) -> None:
+    """Every host on every port that the rules name is among those that are allowed."""
+    if allowed == "any":
+        return
+    most = _patterns(setting, allowed)
+    for pattern, name, port in _named(found):
+        if not _inside(name, port, most):
+            shown = ", ".join(most[:20]) + (" …" if len(most) > 20 else "")
+            at = "" if ":" in pattern else f" on port {port}"
+            raise NetworkRefused(
+                f"network: {whose} does not allow {pattern!r}{at}",
+                hint=f"allowed: {shown}" if most else f"none is; the setting is {setting}",
+            )
+
+
+def check_secrets(given: object, found: Rules, env: Mapping[str, str]) -> dict[str, Secret]:
+    """A copy. No value is read here, and none is told."""
+    if not isinstance(given, Mapping):
+        raise InvalidRequest(
+            f"secrets: must map variables to Secret, not a {type(given).__name__}",
+            hint='secrets={"API_KEY": Secret("env:API_KEY", host="api.example.com")}',
+        )
+    if len(given) > MOST_SECRETS:
+        raise InvalidRequest(f"secrets: {len(given)} are more than {MOST_SECRETS}")
+    for variable, secret in given.items():
+        check_variable(variable)
+        if not isinstance(secret, Secret):
+            raise InvalidRequest(
+                f"secrets: {variable} must be a Secret, not a {type(secret).__name__}",
+                hint=f'{variable}=Secret("env:{variable}", host="api.example.com")',
+            )
+        if why := refusal(variable) or _reserved(variable):
+            raise InvalidVariable(f"secrets: {variable} is refused", hint=why)
+        if variable in env:
+            raise InvalidVariable(
+                f"secrets: {variable} is in env, too", hint="give it once, as a secret"
+            )
+        _check_way(variable, secret, found)
+    return dict(given)
+
+
+def check_environment(env: Mapping[str, str]) -> None:
+    """With a network, these are the gateway's to set."""
+    for variable in env:
+        if why := _reserved(variable):
+            raise InvalidVariable(f"env: {variable} is refused with network", hint=why)
+
+
+def check_change(found: Rules, secrets: Mapping[str, Secret]) -> None:
+    """Rules that a living sandbox is to get: what they must not be with these secrets."""
+    if secrets and (opaque := next((rule for rule in found if not rule.inspect), None)):
+        raise NetworkRefused(
+            f"network: {opaque.hosts[0]!r} has inspect=False, and there are secrets",
+            hint="what is not looked into could carry one away; leave out either",
+        )
+
+
+def _check_way(variable: str, secret: Secret, found: Rules) -> None:
+    ports = {port for _, _, port in _named(found)} - {80}
+    if not any(rule.covers(secret.host, port) for rule in found for port in ports):
+        raise NetworkRefused(
+            f"secrets: {variable} is for {secret.host}, which no rule of network allows",
+            hint=f'network=Allow("{secret.host}:443")',
+        )
+    check_change(found, {variable: secret})
+
+
+def _reserved(variable: str) -> str:
+    if variable.upper() in RESERVED:
+        return "it is how code finds the gateway; what it may reach is said in network"
+    return ""
+
+
+def _named(found: Rules) -> Iterator[tuple[str, str, int]]:
+    """(pattern, its name without the port, each port) of all rules."""
+    for rule in found:
+        for pattern in rule.hosts:
+            name, _, only = pattern.partition(":")
+            for port in (int(only),) if only else PORTS:
+                yield pattern, name, port
+
+
+def _inside(name: str, port: int, most: Iterable[str]) -> bool:
+    for pattern in most:
+        top, _, only = pattern.partition(":")
+        if port not in ((int(only),) if only else PORTS):
+            continue
+        # "*.example.com" holds a.example.com, *.a.example.com and itself, not example.com.
+        if name == top or (top[0] == "*" and name.removeprefix("*.").endswith(top[1:])):
+            return True
+    return False
+
+
+def _patterns(setting: str, given: Collection[str] | str) -> tuple[str, ...]:
+    try:
+        return tuple(pattern for host in given for pattern in Allow(host).hosts)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"settings.{setting}: {quote(given)}: {error.message}") from None

@@ -1,0 +1,200 @@
+"""N1, N2 before anything starts: what may be asked for of the network, and with which secrets."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from belljar.engines.base import Capabilities
+from belljar.engines.choice import Wanted, check, choose, lacks
+from belljar.errors import InvalidRequest, InvalidVariable, NetworkRefused, Unsupported
+from belljar.model import Request
+from belljar.network import Allow, Secret
+from belljar.policy.decide import decide
+from belljar.policy.network import check_inside, check_network
+from belljar.runtimes import languages
+from belljar.settings import Settings
+
+SETTINGS = Settings(home=Path("unused"))
+KEY = Secret("literally-a-secret", host="api.example.com")
+API = Allow("api.example.com")
+
+
+def judge(settings: Settings = SETTINGS, **fields: Any) -> Request:
+    request = Request(code="print(1)", **fields)
+    return decide(request, settings, languages=languages.get, engines=("auto", "jail")).request
+
+
+def settings(**given: Any) -> Settings:
+    return dataclasses.replace(SETTINGS, **given)
+
+
+def test_n1_no_network_is_the_default_and_rules_come_out_in_one_form() -> None:
+    assert judge().network == () and judge().secrets == {}
+    for asked in ("API.example.com", API, [API], {"hosts": ["api.example.com"]}):
+        assert judge(network=asked).network == (API,)
+    assert judge(network=None).network == judge(network=False).network == ()
+
+
+@pytest.mark.parametrize("asked", [True, 5, "127.0.0.1", "https://api.example.com/", "*", "*.com"])
+def test_n1_what_is_no_rule_is_refused_with_an_example(asked: object) -> None:
+    with pytest.raises(InvalidRequest, match="network: ") as refusal:
+        judge(network=asked)
+    assert refusal.value.hint
+
+
+@pytest.mark.parametrize(
+    ("allowed", "asked", "inside"),
+    [
+        (("api.example.com",), "api.example.com", True),
+        (("api.example.com",), "api.example.com:443", True),
+        (("api.example.com:443",), "api.example.com:443", True),
+        (("api.example.com:443",), "api.example.com", False),
+        (("api.example.com:443", "api.example.com:80"), "api.example.com", True),
+        (("api.example.com",), "api.example.com:8443", False),
+        (("api.example.com",), "*.api.example.com", False),
+        (("*.example.com",), "api.example.com", True),
+        (("*.example.com",), "a.b.example.com", True),
+        (("*.example.com",), "*.example.com", True),
+        (("*.example.com",), "*.b.example.com", True),
+        (("*.example.com",), "example.com", False),
+        (("*.example.com",), "badexample.com", False),
+        (("*.b.example.com",), "*.example.com", False),
+        (("*.example.com:443",), "*.example.com", False),
+        ((), "api.example.com", False),
+    ],
+)
+def test_n1_every_host_on_every_port_must_be_inside_the_operators_maximum(
+    allowed: tuple[str, ...], asked: str, inside: bool
+) -> None:
+    limited = settings(network_allowed=allowed)
+    if inside:
+        assert judge(limited, network=asked).network
+        return
+    with pytest.raises(NetworkRefused, match="the operator does not allow") as refusal:
+        judge(limited, network=asked)
+    assert all(host in refusal.value.hint for host in allowed) and refusal.value.hint
+
+
+NAMES = st.lists(st.sampled_from("abc"), min_size=2, max_size=4).map(".".join)
+PATTERNS = st.builds(
+    lambda star, name, port: f"{'*.' if star else ''}{name}{port}",
+    st.booleans(),
+    NAMES,
+    st.sampled_from(["", ":80", ":443", ":99"]),
+)
+
+
+@given(st.lists(PATTERNS, min_size=1, max_size=4), PATTERNS, NAMES)
+def test_n1_what_passes_allows_nothing_that_the_maximum_does_not(
+    most: list[str], asked: str, name: str
+) -> None:
+    rule, maximum = Allow(asked), Allow(*most)
+    try:
+        check_inside((rule,), tuple(most), setting="network_allowed")
+    except NetworkRefused:
+        return
+    for host in (name, f"x.{name}"):
+        for port in (80, 443, 99):
+            assert not rule.covers(host, port) or maximum.covers(host, port)
+
+
+def test_n1_one_host_too_many_refuses_the_whole() -> None:
+    limited = settings(network_allowed=("api.example.com",))
+    with pytest.raises(NetworkRefused, match=r"evil\.example"):
+        judge(limited, network=[API, Allow("api.example.com", "evil.example")])
+
+
+def test_n1_denied_hosts_are_refused_whatever_is_allowed() -> None:
+    limited = settings(network_denied=("*.internal.example", "bad.example"))
+    for asked in ("a.internal.example", "*.internal.example", "bad.example:443"):
+        with pytest.raises(NetworkRefused, match="denies"):
+            judge(limited, network=asked)
+    assert judge(limited, network="*.example.org").network
+    # A wildcard around a denied name stays: the gateway refuses that one name.
+    assert check_network("*.example.org", settings(network_denied=("bad.example.org",)))
+
+
+def test_a_setting_that_is_no_list_of_hosts_is_told_by_its_name() -> None:
+    with pytest.raises(InvalidRequest, match=r"settings\.network_allowed"):
+        judge(settings(network_allowed=("10.0.0.1",)), network=API)
+    with pytest.raises(InvalidRequest, match="must be a tuple of names"):
+        settings(network_denied="bad.example")
+
+
+# -- secrets ---------------------------------------------------------------------------------------
+
+
+def test_n2_a_secret_needs_a_rule_for_its_host() -> None:
+    assert judge(network=API, secrets={"KEY": KEY}).secrets == {"KEY": KEY}
+    assert judge(network="*.example.com", secrets={"KEY": KEY}).secrets
+    assert judge(network="api.example.com:8443", secrets={"KEY": KEY}).secrets
+    for network in ((), "other.example", "api.example.com:80"):
+        with pytest.raises(NetworkRefused, match="which no rule of network allows") as refusal:
+            judge(network=network, secrets={"KEY": KEY})
+        assert 'Allow("api.example.com:443")' in refusal.value.hint
+
+
+def test_n2_nothing_that_is_not_looked_into_beside_a_secret() -> None:
+    opaque = Allow("other.example", inspect=False)
+    assert judge(network=opaque).network == (opaque,)
+    with pytest.raises(NetworkRefused, match="inspect=False"):
+        judge(network=[API, opaque], secrets={"KEY": KEY})
+
+
+@pytest.mark.parametrize(
+    "name", ["LD_PRELOAD", "PYTHONPATH", "PATH", "HTTPS_PROXY", "https_proxy", "SSL_CERT_FILE"]
+)
+def test_n2_a_secret_cannot_take_the_name_of_what_the_sandbox_needs(name: str) -> None:
+    with pytest.raises(InvalidVariable):
+        judge(network=API, secrets={name: KEY})
+
+
+def test_n2_a_variable_is_given_once() -> None:
+    with pytest.raises(InvalidVariable, match="in env, too"):
+        judge(network=API, secrets={"KEY": KEY}, env={"KEY": "x"})
+
+
+@pytest.mark.parametrize("name", ["http_proxy", "HTTPS_PROXY", "NO_PROXY", "CURL_CA_BUNDLE"])
+def test_n1_with_a_network_the_way_to_the_gateway_is_not_the_callers(name: str) -> None:
+    assert judge(env={name: "x"}).env == {name: "x"}
+    with pytest.raises(InvalidVariable, match="with network"):
+        judge(network=API, env={name: "x"})
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, [KEY], {"KEY": "text-of-a-secret"}, {5: KEY}, {"a b": KEY}]
+)
+def test_n2_what_is_no_secret_is_refused_and_never_repeated(wrong: Any) -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        judge(network=API, secrets=wrong)
+    assert "text-of-a-secret" not in str(refusal.value)
+    assert "literally" not in str(refusal.value)
+    assert "literally" not in repr(Request(code="", secrets={"KEY": KEY}))
+
+
+# -- walls -----------------------------------------------------------------------------------------
+
+
+def wanted(**given: Any) -> Wanted:
+    return Wanted((), "python", "base", False, False, False, False, False)._replace(**given)
+
+
+def test_i6_only_a_wall_with_a_way_to_the_gateway_gets_a_run_with_rules() -> None:
+    able, unable = Capabilities(network=True), Capabilities()
+    assert not lacks(able, wanted(network=True))
+    assert "network" in lacks(unable, wanted(network=True))
+    chosen = choose(
+        wanted(network=True),
+        capabilities=lambda name: able if name == "gvisor" else unable,
+        why_not=lambda name: None,
+    )
+    assert chosen.engine == "gvisor"
+    with pytest.raises(Unsupported, match="wasm cannot give a network") as refusal:
+        check("wasm", unable, wanted(network=True), others=lambda: [("jail", able)])
+    assert "jail" in refusal.value.hint
