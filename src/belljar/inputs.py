@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from belljar.conversation import Conversation, Refusal
-from belljar.engines.base import CannotMount, Engine, Ground, Mount, MountingEngine, Wall
+from belljar.engines.base import CannotMount, Doors, Engine, Ground, Mount, MountingEngine, Wall
 from belljar.errors import EngineError, InvalidRequest, LimitExceeded
 from belljar.model import Limits
 from belljar.policy.quote import quote, size
@@ -112,19 +112,22 @@ async def walled(
     limits: Limits,
     sources: Sequence[Source],
     others: Sequence[Mount],
+    *,
+    doors: Doors | None = None,
 ) -> tuple[Wall, tuple[Source, ...]]:
     """A wall, and the inputs that could not be mounted behind it. `others` must be mounted, else
-    CannotMount."""
+    CannotMount. `doors`: where the engine has them."""
     why = f"the engine {engine.name!r} cannot mount them"
     copied = () if engine.capabilities.mounts else tuple(sources)
     while True:
         if copied:
             await asyncio.to_thread(_check_room, copied, limits, why=why)
         mounts = [*(source.mount for source in sources if source not in copied), *others]
-        if not mounts:
+        if not mounts and not doors:
             return await engine.create(ground, limits, waiting=False), copied
         try:
-            wall = await cast(MountingEngine, engine).create_with(ground, limits, mounts)
+            making = cast(MountingEngine, engine)
+            wall = await making.create_with(ground, limits, mounts, doors=doors)
             return wall, copied
         except CannotMount as cannot:
             if cannot.mount in others:

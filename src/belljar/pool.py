@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from typing import Any, cast
 
-from belljar.engines.base import Engine, Ground, Mount, MountingEngine
+from belljar.engines.base import Doors, Engine, Ground, Mount, MountingEngine
 from belljar.errors import BelljarError, Closed
 from belljar.model import Limits
 from belljar.sandbox import Sandbox
@@ -54,12 +54,19 @@ class Pool:
         """Not waited for until it is ready: its run stands in the stream when the agent is up."""
         return Sandbox(await self.engine.create(ground, limits, waiting=False))
 
-    async def make_with(self, ground: Ground, limits: Limits, mounts: Sequence[Mount]) -> Sandbox:
-        """A new one with these mounts, by an engine that can."""
+    async def make_with(
+        self,
+        ground: Ground,
+        limits: Limits,
+        mounts: Sequence[Mount],
+        *,
+        doors: Doors | None = None,
+    ) -> Sandbox:
+        """A new one with these mounts and doors, by an engine that can."""
         if self.closed:
             raise Closed("this Belljar is closed", hint="make a new one")
         engine = cast(MountingEngine, self.engine)
-        return Sandbox(await engine.create_with(ground, limits, mounts))
+        return Sandbox(await engine.create_with(ground, limits, mounts, doors=doors))
 
     async def warm(self, ground: Ground, count: int) -> None:
         """Returns when `count` sandboxes wait for this environment, or no more may wait."""

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from belljar.errors import EngineError
+from belljar.engines.linux.places import HOSTS
+from belljar.errors import EngineError, InvalidRequest
 from belljar.model import Limits, Usage
+
+MOST_HOSTS_BYTES = 32 * 1024
+_HOSTS = re.compile(r"([0-9a-f.:]+ [a-z0-9._-]+\n)*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +60,29 @@ class Mount:
     """Programs and libraries in it may be run."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Doors:
+    """A sandbox's way to the gateway, and to nothing else."""
+
+    wire: Callable[[], socket.socket]
+    """A new wire to the gateway, for each attempt to make the doors. Whoever asks closes it."""
+    hosts: Mapping[str, str]
+    """Name → address, for /etc/hosts inside."""
+
+
+def hosts_file(hosts: Mapping[str, str]) -> str:
+    """/etc/hosts of a sandbox in which these names lead to doors."""
+    lines = "".join(f"{address} {name}\n" for name, address in hosts.items())
+    if len(lines) > MOST_HOSTS_BYTES:
+        raise InvalidRequest(
+            f"network: the names of {len(hosts)} hosts do not fit into a sandbox",
+            hint='name fewer, or all below one name, as in "*.example.com"',
+        )
+    if not _HOSTS.fullmatch(lines):
+        raise EngineError("a name or an address for /etc/hosts is none")
+    return HOSTS + lines
+
+
 class CannotMount(EngineError):
     """This machine cannot mount it; there may be another way to bring it in."""
 
@@ -94,6 +122,9 @@ class Capabilities:
     """Files and inputs can be given, and what the code leaves comes back."""
     network: bool = False
     """Named domains can be opened for a run."""
+    doors: bool = False
+    """The wall itself has doors to the gateway: it is a `DoorEngine`. Else what goes to the gateway
+    and comes from it travels in the agent's stream."""
     own_environments: bool = False
     """Environments are in an image of the engine's own: none is built on the host, and a ground's
     `folder` is None."""
@@ -210,10 +241,30 @@ class Engine(Protocol):
 class MountingEngine(Engine, Protocol):
     """Where `capabilities.mounts`."""
 
-    async def create_with(self, ground: Ground, limits: Limits, mounts: Sequence[Mount]) -> Wall:
-        """As `create`, and what is in `mounts` is there from the start; else CannotMount."""
+    async def create_with(
+        self,
+        ground: Ground,
+        limits: Limits,
+        mounts: Sequence[Mount],
+        *,
+        doors: Doors | None = None,
+    ) -> Wall:
+        """As `create`, and what is in `mounts` is there from the start; else CannotMount. `doors`:
+        where `capabilities.doors`."""
         ...
 
     async def attach(self, wall: Wall, mount: Mount) -> None:
         """Mounts into a sandbox that lives."""
+        ...
+
+
+class DoorEngine(MountingEngine, Protocol):
+    """Where `capabilities.doors`. Copies of a sandbox share its doors."""
+
+    async def open_doors(self, wall: Wall, doors: Doors) -> None:
+        """Doors for a sandbox that lives and had none, or whose gateway has gone."""
+        ...
+
+    async def name_hosts(self, wall: Wall, hosts: Mapping[str, str]) -> None:
+        """Changes /etc/hosts in a sandbox that has doors, and nothing else."""
         ...

@@ -58,6 +58,7 @@ class Sandbox:
         *,
         rehearse: bool,
         given: Sequence[given.Given],
+        hosts: str = "",
         family: int = -1,
     ) -> None:
         self.blueprint = blueprint
@@ -69,6 +70,8 @@ class Sandbox:
         """It will wait for its run; otherwise somebody waits for it."""
         self.given = given
         """Mounts of the host's files that it is to have."""
+        self.hosts = hosts
+        """Its /etc/hosts, if it has doors to the gateway."""
         self.family = family
         """A socket to the sandbox that this one is a branch of."""
         self.roots: dict[str, int] = {}
@@ -111,6 +114,12 @@ def _what_is_given(sandbox: Sandbox) -> None:
         # As the code sees it: the agent's own way there leads below the mounts.
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         sandbox.roots["input_seen"] = os.open(places.INPUT, flags)
+
+
+def _names(sandbox: Sandbox) -> None:
+    """Hosts that the gateway may be asked for (N1)."""
+    if sandbox.hosts:
+        mounts.own_hosts(sandbox.hosts)
 
 
 def _processes(sandbox: Sandbox) -> None:
@@ -191,6 +200,7 @@ SHARED: Steps = (
     ("host name", _host_name, ""),
     ("writable places", _writable_places, "tmpfs in a user namespace needs Linux 4.18 or newer"),
     ("what is given", _what_is_given, "mounts of the host's files need Linux 5.12 or newer"),
+    ("names", _names, "a network for sandboxes needs Linux 5.12 or newer"),
     ("processes", _processes, "inside a container, /proc must be unmasked: systempaths=unconfined"),
     ("quotas", _quotas, ""),
     ("kernel information", _kernel_information, ""),

@@ -11,7 +11,17 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from belljar.engines.base import Branch, Capabilities, Control, Ground, Inside, Mount, Seen, Wall
+from belljar.engines.base import (
+    Branch,
+    Capabilities,
+    Control,
+    Doors,
+    Ground,
+    Inside,
+    Mount,
+    Seen,
+    Wall,
+)
 from belljar.engines.linux import cgroups
 from belljar.engines.linux.cgroups.removal import removed
 from belljar.engines.linux.pidfd import exited, kill
@@ -28,7 +38,7 @@ from .process import ROOM_HINT, Zygote
 AGENT_PROCESSES = 1
 """The agent counts as a process of its sandbox; the limit is about the code's."""
 
-
+BY_GATEWAY = "named hosts, by the gateway (namespace)"
 DESCRIPTORS = 65_536
 OPEN_FILES_UNCOUNTED = 256
 """Where no cgroup counts what waits in sockets: fewer of them, each with a short queue (netns)."""
@@ -39,7 +49,7 @@ thread stacks are mostly never touched. The watchdog looks at the rest."""
 
 class JailEngine:
     name = "jail"
-    capabilities = Capabilities(kept=True, branches=True, mounts=True)
+    capabilities = Capabilities(kept=True, branches=True, mounts=True, network=True, doors=True)
 
     def __init__(self, settings: Settings) -> None:
         self._required = settings.required
@@ -66,26 +76,46 @@ class JailEngine:
         return await self._making.make(self._make(ground, limits, (), waiting=waiting))
 
     async def create_with(
-        self, ground: Ground, limits: Limits, mounts: Sequence[Mount]
+        self,
+        ground: Ground,
+        limits: Limits,
+        mounts: Sequence[Mount],
+        *,
+        doors: Doors | None = None,
     ) -> JailWall:
-        return await self._making.make(self._make(ground, limits, mounts, waiting=False))
+        return await self._making.make(self._make(ground, limits, mounts, doors, waiting=False))
 
     async def _make(
-        self, ground: Ground, limits: Limits, mounts: Sequence[Mount], *, waiting: bool
+        self,
+        ground: Ground,
+        limits: Limits,
+        mounts: Sequence[Mount],
+        doors: Doors | None = None,
+        *,
+        waiting: bool,
     ) -> JailWall:
         zygote = await self._zygote(ground)
         try:
-            return await self._make_from(zygote, limits, mounts, waiting=waiting)
+            return await self._make_from(zygote, limits, mounts, doors, waiting=waiting)
         except EngineError:
             if zygote.alive:
                 raise
         # Killed from outside, perhaps long ago. No code has run yet, so a new one may take over.
-        return await self._make_from(await self._zygote(ground), limits, mounts, waiting=waiting)
+        zygote = await self._zygote(ground)
+        return await self._make_from(zygote, limits, mounts, doors, waiting=waiting)
 
     async def _make_from(
-        self, zygote: Zygote, limits: Limits, mounts: Sequence[Mount], *, waiting: bool
+        self,
+        zygote: Zygote,
+        limits: Limits,
+        mounts: Sequence[Mount],
+        doors: Doors | None,
+        *,
+        waiting: bool,
     ) -> JailWall:
         isolation = self._isolation(zygote)
+        if doors:
+            isolation["network"] = BY_GATEWAY
         self._check_required(isolation)
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as passed:
             try:
@@ -120,6 +150,7 @@ class JailEngine:
                 rehearse=waiting,
                 number=(number := next(self._numbers)),
                 mounts=lent,
+                doors=doors,
             )
             undo.pop_all()
         return self._stands(
@@ -137,6 +168,20 @@ class JailEngine:
             await wall.zygote.attach(wall.number, mount, lent)
         finally:
             os.close(lent)
+
+    async def open_doors(self, wall: Wall, doors: Doors) -> None:
+        """Not to be cancelled half-way either. For all copies of the sandbox, too."""
+        assert isinstance(wall, JailWall)
+        work = wall.zygote.open_doors(wall.number, doors)
+        await asyncio.shield(asyncio.ensure_future(work))
+        for one in self._walls:
+            if one.family == wall.family:
+                one.isolation["network"] = BY_GATEWAY
+
+    async def name_hosts(self, wall: Wall, hosts: Mapping[str, str]) -> None:
+        assert isinstance(wall, JailWall)
+        work = wall.zygote.name_hosts(wall.number, hosts)
+        await asyncio.shield(asyncio.ensure_future(work))
 
     async def branch(self, parent: Wall, limits: Limits) -> Branch:
         """A wall inside `parent`'s for a copy of its interpreter to move into."""
@@ -175,9 +220,9 @@ class JailEngine:
                     to_parent=family_inside,
                 )
             undo.pop_all()
-        wall = JailWall(
-            self, ours, pidfd, group, 0, parent.isolation, limits, parent.zygote, number
-        )
+        isolation = dict(parent.isolation)
+        wall = JailWall(self, ours, pidfd, group, 0, isolation, limits, parent.zygote, number)
+        wall.family = parent.family
         entrances = group.open_entrances() if group else []
         return Branch(wall=self._stands(wall), family=family.detach(), entrances=tuple(entrances))
 
@@ -274,7 +319,7 @@ class JailWall(DestroyedOnce):
         pidfd: int,
         group: cgroups.Group | None,
         index: int,
-        isolation: Mapping[str, str],
+        isolation: dict[str, str],
         limits: Limits,
         zygote: Zygote,
         number: int,
@@ -282,8 +327,10 @@ class JailWall(DestroyedOnce):
         self.zygote = zygote
         self.number = number
         """Its name with the zygote that it came from."""
+        self.family = number
+        """Of all that share its network: the number of the first of them."""
         self.stream = stream
-        self.isolation = isolation
+        self.isolation: dict[str, str] = isolation
         self.inputs: Path | None = None
         self._engine = engine
         self._pidfd = pidfd

@@ -11,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from belljar.engines.linux import kernel
 from belljar.engines.linux.places import GID, INPUT, PACKAGES, UID
@@ -69,8 +69,13 @@ def attach(given: Iterable[Given]) -> None:
 
 
 def attach_to(sandbox: family.Parent, given: Iterable[Given]) -> None:
-    """In a sandbox that lives. The process that does it is in none of the sandbox's pid namespaces:
-    the code can neither see nor touch it."""
+    """In a sandbox that lives."""
+    join(sandbox, lambda: attach(given))
+
+
+def join(sandbox: family.Parent, work: Callable[[], None]) -> None:
+    """Does something to the mounts of a sandbox that lives. The process that does it is in none of
+    the sandbox's pid namespaces: the code can neither see nor touch it."""
     ours, theirs = socket.socketpair()
     pid, _ = kernel.clone3(0)
     if pid == 0:
@@ -79,7 +84,7 @@ def attach_to(sandbox: family.Parent, given: Iterable[Given]) -> None:
             kernel.setns(sandbox.mounts)
             os.setresgid(GID, GID, GID)
             os.setresuid(UID, UID, UID)
-            attach(given)
+            work()
             theirs.send(b"ok")
         except OSError as error:
             theirs.send(str(error).encode())

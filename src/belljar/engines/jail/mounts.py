@@ -6,6 +6,7 @@ sandbox gets a copy of it with its own writable places, /proc and terminals on t
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Sequence
 
@@ -14,6 +15,7 @@ from belljar.engines.linux.places import BOX, EMPTY, GID, INPUT, PROC_SYS, UID, 
 
 from .given import Given, make_points
 
+HOSTS_FILE = "/etc/hosts"
 _HIDDEN = kernel.MS_NOSUID | kernel.MS_NODEV
 
 # What of /proc stays visible beside the processes themselves; everything else there is covered.
@@ -132,6 +134,27 @@ def writable_places(
         roots[name] = os.open(f"{BOX}/{name}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     kernel.umount2(BOX, kernel.MNT_DETACH)
     return roots
+
+
+def own_hosts(text: str) -> None:
+    """/etc/hosts of one sandbox, when it is built or while it lives. The file lies on a tmpfs that
+    is seen nowhere else, so the code can neither write to it nor fill it up."""
+    flags = kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV | kernel.MOUNT_ATTR_NOEXEC
+    folder = kernel.detached_tmpfs(size="64k", attr_set=flags)
+    try:
+        opener = os.open("hosts", os.O_WRONLY | os.O_CREAT, 0o444, dir_fd=folder)
+        with open(opener, "w") as file:
+            file.write(text)
+        mount = kernel.detached_copy("hosts", directory=folder)
+    finally:
+        os.close(folder)
+    try:
+        kernel.change_detached(mount, attr_set=flags | kernel.MOUNT_ATTR_RDONLY)
+        with contextlib.suppress(OSError):  # if there is an earlier one
+            kernel.umount2(HOSTS_FILE, kernel.MNT_DETACH)
+        kernel.attach(mount, HOSTS_FILE)
+    finally:
+        os.close(mount)
 
 
 def own_proc() -> None:

@@ -7,6 +7,7 @@ as new and is handed on; one whose counters moved is thrown away.
 
 from __future__ import annotations
 
+import array
 import fcntl
 import os
 import socket
@@ -30,6 +31,10 @@ _SETTINGS = {
 }
 _SETTINGS_UNCOUNTED = {"net/core/somaxconn": "4", "net/unix/max_dgram_qlen": "2"}
 """Where no cgroup counts the rest either."""
+DOORS = (3128, 80, 443)
+"""Where the gateway listens on loopback: proxy, HTTP, HTTPS."""
+_WAITING_AT_A_DOOR = 128
+_SETTINGS_WITH_DOORS = {"net/core/somaxconn": "128"}
 
 
 class Network:
@@ -40,22 +45,55 @@ class Network:
         _loopback_up()
         settings = _SETTINGS if counted else {**_SETTINGS, **_SETTINGS_UNCOUNTED}
         for name, value in settings.items():
-            with open(f"/proc/sys/{name}", "w") as file:
-                file.write(value)
+            _write(name, value)
         self._handle = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._untouched = _counters()
+        self.hosts = ""
+        """If it has doors: then the gateway has sockets in here, and it is never handed on."""
 
     def enter(self) -> None:
         """Moves the calling process, and so its next child, into this namespace."""
         kernel.setns(self._handle, kernel.CLONE_NEWNET)
 
+    def open_doors(self, wire: int, hosts: str) -> None:
+        """Sockets that listen in here go to the gateway; nobody else has them. `hosts`: what
+        /etc/hosts of all sandboxes in here is."""
+        self.enter()
+        self.hosts = hosts
+        doors: list[socket.socket] = []
+        try:
+            for name, value in _SETTINGS_WITH_DOORS.items():
+                _write(name, value)
+            for port in DOORS:
+                door = socket.socket()
+                doors.append(door)
+                door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                door.bind(("127.0.0.1", port))
+                door.listen(_WAITING_AT_A_DOOR)
+            with socket.socket(fileno=os.dup(wire)) as to_gateway:
+                rights = array.array("i", [door.fileno() for door in doors])
+                ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
+                to_gateway.sendmsg([b"L"], ancillary, socket.MSG_DONTWAIT)
+        except OSError as error:
+            raise OSError(error.errno, f"doors to the gateway: {error.strerror}") from error
+        finally:
+            for door in doors:
+                door.close()
+
     def is_untouched(self) -> bool:
         """True if no packet was ever sent in here and no socket is left."""
+        if self.hosts:
+            return False
         self.enter()
         return _counters() == self._untouched
 
     def close(self) -> None:
         os.close(self._handle)
+
+
+def _write(name: str, value: str) -> None:
+    with open(f"/proc/sys/{name}", "w") as file:
+        file.write(value)
 
 
 def _counters() -> list[bytes]:

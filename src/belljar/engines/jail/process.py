@@ -10,7 +10,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from belljar.engines.base import CannotMount, Mount
+from belljar.engines.base import CannotMount, Doors, Mount, hosts_file
 from belljar.engines.linux import cgroups
 from belljar.engines.linux.answer import answer
 from belljar.engines.linux.control import send
@@ -91,22 +91,25 @@ class Zygote:
         parent: int | None = None,
         to_parent: socket.socket | None = None,
         mounts: Sequence[tuple[Mount, int]] = (),
+        doors: Doors | None = None,
     ) -> int:
         """A new sandbox in its cgroup with its agent on `stream`, which is closed here; returns the
         pidfd of its pid 1. `number` names it among the zygote's; `parent` is the one it is a branch
-        of, and `to_parent` its end of a socket between the two. `mounts`: what it is given."""
-        order = {
-            "number": number,
-            "parent": parent,
-            "id": index,
-            "disk_bytes": disk_bytes,
-            "disk_files": disk_files,
-            "cpus": cpus,
-            "rehearse": rehearse,
-            "mounts": _described(mounts),
-        }
+        of, and `to_parent` its end of a socket between the two. `mounts`: what it is given;
+        `doors`: its way to the gateway."""
         async with self._turn:
             with stream, contextlib.ExitStack() as passed:
+                order = {
+                    "number": number,
+                    "parent": parent,
+                    "id": index,
+                    "disk_bytes": disk_bytes,
+                    "disk_files": disk_files,
+                    "cpus": cpus,
+                    "rehearse": rehearse,
+                    "mounts": _described(mounts),
+                    "hosts": hosts_file(doors.hosts) if doors else "",
+                }
                 try:
                     entrances = group.open_entrances() if group else []
                 except OSError as error:
@@ -115,6 +118,8 @@ class Zygote:
                     passed.callback(os.close, entrance)
                 family = [to_parent.fileno()] if to_parent else []
                 lent = [descriptor for _, descriptor in mounts]
+                if doors:
+                    lent.append(passed.enter_context(doors.wire()).fileno())
                 reply, handles = await self._ask(
                     order, [stream.fileno(), *family, *entrances, *lent], wants_handle=True
                 )
@@ -133,6 +138,23 @@ class Zygote:
             reply, _ = await self._ask(order, [lent])
         if "error" in reply:
             raise CannotMount(mount, reply["error"])
+
+    async def open_doors(self, number: int, doors: Doors) -> None:
+        """For the sandbox that `spawn` gave this number, and all that share its network."""
+        with doors.wire() as wire:
+            await self._change_doors(number, doors.hosts, [wire.fileno()])
+
+    async def name_hosts(self, number: int, hosts: Mapping[str, str]) -> None:
+        await self._change_doors(number, hosts, [])
+
+    async def _change_doors(
+        self, number: int, hosts: Mapping[str, str], wires: Sequence[int]
+    ) -> None:
+        order = {"doors": number, "hosts": hosts_file(hosts)}
+        async with self._turn:
+            reply, _ = await self._ask(order, wires)
+        if "error" in reply:
+            raise EngineError(f"the sandbox's network could not be changed: {reply['error']}")
 
     async def _ask(
         self, order: Mapping[str, object], descriptors: Sequence[int], *, wants_handle: bool = False

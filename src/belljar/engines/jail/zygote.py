@@ -8,9 +8,10 @@ of its pid namespace it takes every sandbox with it: the kernel sees to that.
       host → zygote   the configuration + the host's pidfd
       zygote → host   {zygote: true} + the zygote's pidfd, then {ready: …} or {error, step}
       host → zygote   an order + the agent's stream + the sandbox's cgroup entrances + mounts that
-                      it is given, and again …
+                      it is given + a wire to the gateway, if it is to have doors; and again …
       zygote → host   {} + the sandbox's pidfd, or {error, step}
       host → zygote   {attach: a sandbox's number, mounts} + those mounts
+      host → zygote   {doors: a sandbox's number, hosts} + a wire, or none if it has doors
       zygote → host   {}, or {error, step}
 """
 
@@ -24,14 +25,13 @@ import select
 import signal
 import socket
 import sys
-import types
 from collections.abc import Callable
 
 from belljar.engines.linux import kernel, landlock, seccomp
 from belljar.engines.linux.control import receive, send
 from belljar.runtimes.guest import agent, forking, protocol, runner
 
-from . import contain, family, given, mounts, netns, pages, userns
+from . import contain, family, forgetting, given, mounts, netns, pages, userns
 
 _SPAWN_FLAGS = (
     kernel.CLONE_NEWUSER
@@ -170,7 +170,7 @@ def _warm_up(
         counted=configuration["cgroups"],
         live_kept=live_kept,
     )
-    _forget_paths(blueprint.own_modules)
+    forgetting.forget_paths(blueprint.own_modules)
     runner.make_streams_ahead()
     os.umask(0o022)
     # A library's threads would be missing in every fork, and it would wait for them.
@@ -181,30 +181,6 @@ def _warm_up(
     gc.disable()
     pages.collapse()
     return blueprint
-
-
-def _forget_paths(names: list[str]) -> None:
-    """Code can walk up the stack into ours; it need not learn where on the host it came from."""
-    for module in [sys.modules[name] for name in names]:
-        for value in list(vars(module).values()):
-            members = vars(value).values() if isinstance(value, type) else (value,)
-            for member in members:
-                function = getattr(member, "fget", None) or getattr(member, "__func__", member)
-                code = getattr(function, "__code__", None)
-                if code and function.__module__.partition(".")[0] == "belljar":
-                    function.__code__ = _anonymous(code)
-        for name in ("__file__", "__cached__", "__spec__", "__path__"):
-            module.__dict__.pop(name, None)
-    for path in [path for path in sys.path_importer_cache if path not in sys.path]:
-        del sys.path_importer_cache[path]
-
-
-def _anonymous(code: types.CodeType) -> types.CodeType:
-    """Also the code inside it: comprehensions, lambdas, inner functions."""
-    inner = tuple(
-        _anonymous(item) if isinstance(item, types.CodeType) else item for item in code.co_consts
-    )
-    return code.replace(co_filename="<belljar>", co_consts=inner)
 
 
 # -- serve ---------------------------------------------------------------------------------------
@@ -251,6 +227,8 @@ class _Zygote:
         try:
             if "attach" in order:
                 self._attach(order, passed)
+            elif "doors" in order:
+                self._doors(order, passed)
             elif order["parent"] is None:
                 born = self._spawn(order, passed)
             else:
@@ -263,7 +241,8 @@ class _Zygote:
         return born
 
     def _spawn(self, order: dict, passed: list[int]) -> tuple[contain.Sandbox, int] | None:  # type: ignore[type-arg]
-        stream, *entrances = passed[: len(passed) - len(order["mounts"])]
+        hosts, lent = order["hosts"], len(order["mounts"])
+        stream, *entrances = passed[: len(passed) - lent - bool(hosts)]
         pid, pidfd = -1, -1
         mapped, mark = os.pipe()
         network = (
@@ -273,13 +252,16 @@ class _Zygote:
         )
         try:
             network.enter()
+            if hosts:
+                network.open_doors(passed[-1], hosts)
             pid, pidfd = kernel.clone3(_SPAWN_FLAGS, pidfd=True)
             if pid == 0:
                 os.close(mark)
                 self._leave(stream, entrances)
                 if not os.read(mapped, 1):
                     os._exit(1)
-                return self._plan(order, passed[1 + len(entrances) :], order["mounts"]), stream
+                mounts = passed[1 + len(entrances) :][:lent]
+                return self._plan(order, mounts, order["mounts"], hosts), stream
             userns.write_sandbox_map(pid, order["id"])
             if self._blueprint.kept:
                 self._families[order["number"]] = family.Parent.young(pid, pidfd, network)
@@ -307,7 +289,7 @@ class _Zygote:
         if isinstance(branch, list):
             self._leave(stream, entrances)
             places = [{"place": place, "folder": True} for place in given.INHERITED]
-            return self._plan(order, branch, places, to_parent), stream
+            return self._plan(order, branch, places, parent.network.hosts, to_parent), stream
         self._families[order["number"]] = branch
         self._watch(branch.pidfd, None)
         return None
@@ -318,6 +300,19 @@ class _Zygote:
         if sandbox is None:
             raise OSError("the sandbox is gone")
         given.attach_to(sandbox, given.hold(passed, order["mounts"]))
+        send(self._control, {})
+
+    def _doors(self, order: dict, passed: list[int]) -> None:  # type: ignore[type-arg]
+        """Doors, or only other names, for a sandbox that lives and all that share its network."""
+        sandbox = self._families.get(order["doors"])
+        if sandbox is None:
+            raise OSError("the sandbox is gone")
+        network, hosts = sandbox.network, order["hosts"]
+        if passed:
+            network.open_doors(passed[0], hosts)
+        network.hosts = hosts
+        for member in [one for one in self._families.values() if one.network is network]:
+            given.join(member, lambda: mounts.own_hosts(hosts))
         send(self._control, {})
 
     def _watch(self, pidfd: int, network: netns.Network | None) -> None:
@@ -337,7 +332,14 @@ class _Zygote:
             fault(stream, "cgroup", f"the kernel did not let it in: {error}", CGROUP_HINT)
             os._exit(1)
 
-    def _plan(self, order: dict, mounts: list, places: list, family: int = -1) -> contain.Sandbox:  # type: ignore[type-arg]
+    def _plan(
+        self,
+        order: dict,  # type: ignore[type-arg]
+        mounts: list[int],
+        places: list,  # type: ignore[type-arg]
+        hosts: str,
+        family: int = -1,
+    ) -> contain.Sandbox:
         return contain.Sandbox(
             self._blueprint,
             order["disk_bytes"],
@@ -345,6 +347,7 @@ class _Zygote:
             order["cpus"],
             rehearse=order["rehearse"],
             given=given.hold(mounts, places),
+            hosts=hosts,
             family=family,
         )
 

@@ -11,6 +11,7 @@ from .places import (
     COMMANDS,
     EMPTY,
     GID,
+    HOSTS,
     INPUT,
     MOST_SETS,
     PACKAGES,
@@ -76,7 +77,7 @@ ETC_FILES = {
     "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
     "group": f"root:x:0:\nsandbox:x:{GID}:\nnogroup:x:65534:\n",
     "hostname": "belljar\n",
-    "hosts": "127.0.0.1 localhost belljar\n::1 localhost\n",
+    "hosts": HOSTS,
     # No name server: a look-up is refused on loopback at once, as a temporary failure (I4).
     "resolv.conf": "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
