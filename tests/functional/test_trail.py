@@ -33,6 +33,7 @@ import belljar
 from belljar.cli import main
 from belljar.errors import InvalidRequest
 from belljar.model import Caller, Request, Result
+from belljar.network import Egress
 from belljar.settings import Settings
 from belljar.trail import records, tables
 from belljar.trail.entry import Recorder
@@ -275,6 +276,43 @@ def test_p2_names_are_data_whatever_they_are(url: str) -> None:
             assert trail.find(hostile) is None
             assert trail.recent(status=hostile) == []
     assert sound(url).lines == 1 + 4 * len(names)
+
+
+def test_n1_what_was_tried_is_found_by_run_tenant_and_verdict(url: str) -> None:
+    settings = Settings(trail=url)
+    writer = open_writer(settings)
+
+    async def one(tenant: str, *verdicts: str) -> str:
+        entry = await Recorder(writer, settings, Caller(tenant=tenant)).entry(
+            "run", Request(code="")
+        )
+        for port, verdict in enumerate(verdicts, start=1):
+            tried = Egress(at=1.0, host="a.example", port=port, verdict=verdict)
+            entry.note(records.tried(tried, tenant=tenant))
+        await entry.end(Result(status="ok", exit_code=0))
+        assert entry.note({}) is None  # over is over
+        return entry.id
+
+    async def all_() -> list[str]:
+        return [await one("x", "allowed", "refused"), await one("y", "blocked")]
+
+    try:
+        first, second = asyncio.run(all_())
+    finally:
+        writer.close()
+    with Trail(url) as trail:
+        assert [found["port"] for found in trail.egress(id_=first)] == [2, 1]
+        (found,) = trail.egress(tenant="y")
+        assert (found["id"], found["status"], found["host"]) == (second, "blocked", "a.example")
+        (found,) = trail.egress(verdict="refused")
+        assert found["id"] == first and trail.egress(before_seq=found["seq"])[0]["port"] == 1
+        assert len(trail.egress(limit=2)) == 2 and trail.egress(since="9999") == []
+        assert trail.find(first) and len(trail.recent()) == 2
+        query = sa.text("EXPLAIN QUERY PLAN SELECT body FROM trail_lines WHERE kind = 'egress'")
+        if url.startswith("sqlite"):
+            with trail._reading() as connection:
+                assert "ix_trail_lines_egress" in str(connection.execute(query).all())
+    assert sound(url).open == frozenset()
 
 
 def test_p2_fifty_callers_pay_for_few_transactions(

@@ -160,6 +160,32 @@ def test_p2_an_end_without_its_attempt_and_a_second_end_are_found() -> None:
     assert not made(attempt, end).sound
 
 
+def test_p2_what_was_tried_belongs_to_what_was_under_way() -> None:
+    """N1: an attempt to reach something stands between its run's beginning and end."""
+
+    def lines_of(*contents: dict[str, object]) -> list[chain.Line]:
+        lines: list[chain.Line] = []
+        for content in ({"kind": "began", "id": "b"}, *contents):
+            after = lines[-1].hash if lines else records.GENESIS
+            lines.append(chain.line(len(lines) + 1, after, {"time": "t", **content}))
+        return lines
+
+    attempt: dict[str, object] = {"kind": "attempt", "id": "a"}
+    tried: dict[str, object] = {"kind": "egress", "id": "a", "status": "refused", "attempt": 2}
+    end: dict[str, object] = {"kind": "end", "id": "a", "status": "ok", "attempt": 2}
+    assert chain.verify(lines_of(attempt, tried, tried, end)).sound
+    for wrong in (
+        lines_of(attempt, end, tried),
+        lines_of(tried, attempt),
+        lines_of(attempt, {**tried, "attempt": 1}),
+        lines_of(attempt, {**tried, "id": "c"}),
+    ):
+        assert "was not under way" in chain.verify(wrong).problem
+    whole = lines_of(attempt, tried, tried, end)
+    left = chain.verify(whole[3:], anchor=(4, whole[2].hash))
+    assert "nothing in the trail says" in left.problem  # and no other complaint
+
+
 @given(TRAILS)
 def test_p2_an_export_is_checked_by_anybody(lines: list[chain.Line]) -> None:
     """The few lines of docs/trail.md, and our own reader."""

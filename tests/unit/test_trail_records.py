@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from belljar.model import Caller, Finding, Limits, OutputFile, Request, Result, Usage
+from belljar.network import Allow, Egress, Secret
 from belljar.trail import records
 from belljar.trail.chain import line
 
@@ -35,6 +36,8 @@ def test_p2_anything_can_be_asked_for_and_is_written_down(
         inputs=number,  # type: ignore[arg-type]
         need=tenant,  # type: ignore[arg-type]
         packages=number,  # type: ignore[arg-type]
+        network=(number, tenant, Allow("a.example")),  # type: ignore[arg-type]
+        secrets=names,  # type: ignore[arg-type]
     )
     caller = Caller(tenant=tenant)  # type: ignore[arg-type]
     more = {"install": (tenant, [number]), "argv": (tenant, number), "paths": number}
@@ -84,6 +87,40 @@ def test_p2_an_attempt_has_hashes_and_neither_code_nor_secrets() -> None:
     assert "code" not in records.asked("run", request, Caller(), most_text=5)
 
 
+def test_n2_an_attempt_has_the_rules_and_of_secrets_their_hosts() -> None:
+    request = Request(
+        code="",
+        network=[Allow("*.example.com:443", methods=("GET",)), "b.example"],
+        secrets={"KEY": Secret("hunter2-hunter2", host="api.example.com")},
+    )
+    asked = records.asked("run", request, Caller())
+    assert asked["network"] == [{"hosts": ["*.example.com:443"], "methods": ["GET"]}, "b.example"]
+    assert asked["secrets"] == {"KEY": "api.example.com"}
+    assert "hunter2" not in records.canonical(asked)
+    many = tuple(Allow(*(f"{n}-{i}.{'x' * 60}.example" for i in range(9))) for n in range(100))
+    told = records.asked("run", Request(code="", network=many), Caller())
+    assert told["network"][-1] == {"more": 100 - (len(told["network"]) - 1)}
+    assert len(records.canonical(told)) < 40_000
+
+
+@given(host=HOSTILE, number=st.integers() | st.floats())
+def test_n1_an_attempt_to_reach_something_is_written_whatever_it_says(
+    host: str, number: float
+) -> None:
+    tried = Egress(
+        at=number,
+        host=host,
+        port=443,
+        verdict="refused",
+        path=host,
+        bytes_sent=number,  # type: ignore[arg-type]
+    )
+    content = {**records.tried(tried, tenant=host, sandbox=""), "kind": "egress"}
+    written = line(7, records.GENESIS, content)
+    assert written.body.isascii() and written.status == "refused" and len(written.body) < 20_000
+    assert "sandbox" not in content and content["count"] == 1
+
+
 def test_p2_an_end_is_what_the_caller_was_told() -> None:
     result = Result(
         status="denied",
@@ -103,7 +140,7 @@ def test_p2_an_end_is_what_the_caller_was_told() -> None:
     assert told["status"] == "denied" and told["usage"]["cpu_ms"] == 1.235
     assert told["stdout_sha256"] == records.sha256("out")
     assert [file["sha256"] for file in told["files"]["listed"]] == [records.sha256(b"abc"), None]
-    assert told["findings"] == [{"line": 3, "rule": "import"}] and told["egress"] == []
+    assert told["findings"] == [{"line": 3, "rule": "import"}] and told["egress"] == 0
     assert records.canonical(told).isascii()
 
 

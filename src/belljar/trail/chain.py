@@ -153,6 +153,10 @@ class _Walk:
             known = self._open.pop(item.id, None)
             if known != began and not (known is None and _before(began, self._first)):
                 raise _Broken(f"line {item.seq} ends what was not under way")
+        elif item.kind == "egress":
+            known, began = self._open.get(item.id), content.get("attempt")
+            if known != began and not (known is None and _before(began, self._first)):
+                raise _Broken(f"line {item.seq} tells of what was not under way")
         elif item.kind == "pruned" and (content.get("first"), content.get("after")) == self._anchor:
             self._anchored = True
 

@@ -47,6 +47,16 @@ class Entry:
             attempt, self._attempt = self._attempt, None
             await attempt
 
+    @property
+    def over(self) -> bool:
+        return self._over
+
+    def note(self, content: dict[str, Any]) -> Awaitable[None] | None:
+        """Something that happened meanwhile, on its way; None if it is over, or never written."""
+        if self._over or self._book is None:
+            return None
+        return self._book.put("egress", self, content)
+
     async def end(self, result: Result) -> Result:
         """The result as it may be told: it is in the trail."""
         if self._over or self._book is None:

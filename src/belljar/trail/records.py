@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from belljar.model import Caller, Limits, Request, Result
+from belljar.network import Allow, Egress, Secret
 
 GENESIS = "0" * 64
 """What the first line follows."""
@@ -139,6 +140,30 @@ def contents(given: object) -> dict[str, Any]:
     )
 
 
+def rules(given: object) -> list[Any]:
+    """What the network was asked for, as far as it fits; of the rest the number."""
+    many = given if isinstance(given, (list, tuple)) else (given,)
+    told = [_rule(item) for item in many[:MOST_FILES]]
+    count = _fitting(told)
+    return told[:count] + ([{"more": len(many) - count}] if count < len(many) else [])
+
+
+def _rule(given: object) -> Any:
+    if not isinstance(given, Allow):
+        return plain(given)
+    data = given.to_dict()
+    kept = {name: value for name, value in data.items() if value not in ([], True)}
+    return {name: plain(value) for name, value in kept.items()}
+
+
+def secrets(given: Mapping[Any, Any]) -> dict[str, str | None]:
+    """Variable → host; never what they are, nor where they were read."""
+    return {
+        text(name) or "": secret.host if isinstance(secret, Secret) else None
+        for name, secret in list(given.items())[:100]
+    }
+
+
 # -- lines -----------------------------------------------------------------------------------------
 
 
@@ -172,6 +197,10 @@ def asked(
         line["stdin_bytes"] = len(request.stdin)
     if request.packages and isinstance(request.packages, (list, tuple)):
         line["packages"] = [text(item) for item in request.packages[:100]]
+    if request.network:
+        line["network"] = rules(request.network)
+    if request.secrets and isinstance(request.secrets, Mapping):
+        line["secrets"] = secrets(request.secrets)
     if isinstance(need := request.need, (str, list, tuple)):
         line["need"] = [text(item) for item in ((need,) if isinstance(need, str) else need[:32])]
     code: object = request.code
@@ -212,7 +241,7 @@ def answered(result: Result) -> dict[str, Any]:
             (file.path, file.size, None if file.content is None else sha256(file.content))
             for file in result.files
         ),
-        "egress": [],
+        "egress": len(result.egress),
     }
     if result.findings:
         line["findings"] = [
@@ -222,6 +251,16 @@ def answered(result: Result) -> dict[str, Any]:
     if result.run_id is not None:
         line["run_id"] = result.run_id
     return line
+
+
+def tried(egress: Egress, **more: Any) -> dict[str, Any]:
+    """One attempt to reach something (N1). The host is the code's word until a rule named it."""
+    line: dict[str, Any] = {"status": text(egress.verdict, 16)}
+    for item in fields(Egress):
+        value = getattr(egress, item.name)
+        if item.name != "verdict" and value not in ("", 0):
+            line[item.name] = text(value, 1000) if isinstance(value, str) else number(value)
+    return line | {name: plain(value) for name, value in more.items() if value}
 
 
 def ended(status: str, **more: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-REVISION = "0001"
+REVISION = "0002"
 """The newest migration: a database that has it needs no Alembic to be opened."""
 VERSION_TABLE = "trail_version"
 
@@ -24,6 +24,15 @@ lines = sa.Table(
 )
 """Written once, never changed. `body` is canonical JSON and what is hashed; the columns beside it
 repeat it, to be searched by."""
+
+EGRESS = sa.literal_column("'egress'")
+"""A literal: with a parameter no database would look into the index below."""
+sa.Index(
+    "ix_trail_lines_egress",
+    lines.c.seq,
+    sqlite_where=lines.c.kind == EGRESS,
+    postgresql_where=lines.c.kind == EGRESS,
+)
 
 under_way = sa.Table(
     "trail_open",

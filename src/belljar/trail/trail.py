@@ -16,7 +16,7 @@ from belljar.settings import Settings
 from belljar.trail import chain, records
 from belljar.trail import prune as pruning
 from belljar.trail.store import WRITE, Store, default_url
-from belljar.trail.tables import lines
+from belljar.trail.tables import EGRESS, lines
 from belljar.trail.writer import Writer
 
 __all__ = ["Recorded", "Trail", "default_url", "open_writer"]
@@ -145,6 +145,37 @@ class Trail:
         if tenant is not None and attempt.get("tenant") != records.text(tenant):
             return None
         return Recorded(attempt=attempt, end=bodies.get("end") or bodies.get("lost"))
+
+    def egress(
+        self,
+        *,
+        id_: str = "",
+        tenant: str | None = None,
+        verdict: str | None = None,
+        since: str = "",
+        before_seq: int | None = None,
+        limit: int = 50,
+    ) -> list[dict[str, Any]]:
+        """What was tried to be reached (N1), the newest first. `id_`: of one attempt, by its whole
+        execution id, or of a kept sandbox by that of its own attempt."""
+        query = (
+            sa.select(lines.c.body)
+            .where(lines.c.kind == EGRESS)
+            .order_by(lines.c.seq.desc())
+            .limit(limit)
+        )
+        if id_:
+            query = query.where(lines.c.id == id_)
+        if tenant is not None:
+            query = query.where(lines.c.tenant == records.column(records.text(tenant) or ""))
+        if verdict is not None:
+            query = query.where(lines.c.status == records.column(verdict))
+        if since:
+            query = query.where(lines.c.time >= since)
+        if before_seq is not None:
+            query = query.where(lines.c.seq < before_seq)
+        with self._reading() as connection:
+            return [json.loads(body) for body in connection.scalars(query)]
 
     def lines(self, *, after: int = 0) -> Iterator[chain.Line]:
         """All of them, oldest first, as they are stored."""

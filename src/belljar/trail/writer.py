@@ -75,7 +75,7 @@ class Writer:
         done: asyncio.Future[None] = loop.create_future()
         if self._closed or self._pid != os.getpid():
             why = "it is closed" if self._closed else "it belongs to the process before the fork"
-            done.set_exception(_failed(why, ran=kind == "end"))
+            done.set_exception(_failed(why, ran=kind != "attempt"))
             done.exception()  # seen, also if nobody waits
             return done
         content = {**content, "kind": kind, "id": entry.id, "time": records.now()}
@@ -105,7 +105,7 @@ class Writer:
             except Exception as error:
                 self._disconnect()  # the next batch finds out whether the database is back
                 self._doubtful.update(item.entry.id for item in batch)
-                _wake(batch, {item: _failed(error, ran=item.kind == "end") for item in batch})
+                _wake(batch, {item: _failed(error, ran=item.kind != "attempt") for item in batch})
             else:
                 _wake(batch, refused)
             if more and self._keep_days and time.monotonic() > self._retain_at:
@@ -263,10 +263,13 @@ class _Page:
                 seq = self.append({**item.content, "owner": self._owner})
                 self._opened[id_] = self.seqs[id_] = seq
             elif id_ in self._opened:
-                self.append({**item.content, "attempt": self._opened.pop(id_)})
+                self.append({**item.content, "attempt": self._opened[id_]})
+                if item.kind == "end":
+                    del self._opened[id_]
             elif item.entry.seq and (id_ in still or not careful):
                 self.append({**item.content, "attempt": item.entry.seq})
-                self._closed.append(id_)
+                if item.kind == "end":
+                    self._closed.append(id_)
             else:
                 refused[item] = _failed(
                     "its attempt is not there, or was given up for lost", ran=True
