@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from belljar.cli import app, files, numbers, run, table, verdict
+from belljar.cli import app, files, network, numbers, run, table, verdict
 from belljar.cli.terminal import Filter, harmless
 from belljar.engines.jail import checks
 from belljar.errors import InvalidRequest, InvalidVariable, LimitExceeded, UnknownLanguage
 from belljar.model import Dropped, Finding, Limits, OutputFile, Result
+from belljar.network import Allow, Egress, Secret
 
 # -- arguments -------------------------------------------------------------------------------------
 
@@ -171,6 +172,32 @@ def test_variables() -> None:
         run.variables(["A"])
 
 
+def test_n1_hosts_methods_and_paths_are_one_rule() -> None:
+    asked = ["a.example", "*.b.example:443"]
+    found = network.options(asked, ["get"], ["/v1/*"], [], [])
+    assert found == {"network": (Allow(*asked, methods=("GET",), paths=("/v1/*",)),)}
+    assert network.options([], [], [], [], []) == {}
+    with pytest.raises(InvalidRequest, match="--allow-host"):
+        network.options([], ["GET"], [], [], [])
+
+
+def test_n2_a_secret_is_named_on_the_command_line_and_never_written_there() -> None:
+    found = network.secrets(
+        ["KEY=env:THE_KEY@api.example.com", "MAIL=file:/run/a@b/key@mail.example"],
+        ["KEY=X-Api-Key: {}"],
+    )
+    assert found == {
+        "KEY": Secret("env:THE_KEY", host="api.example.com", header="X-Api-Key: {}"),
+        "MAIL": Secret("file:/run/a@b/key", host="mail.example"),
+    }
+    for wrong in ("KEY=hunter2hunter2@api.example.com", "KEY=env:THE_KEY", "hunter2", "=x", "KEY"):
+        with pytest.raises(InvalidRequest) as refusal:
+            network.secrets([wrong], [])
+        assert "hunter2" not in str(refusal.value) and refusal.value.hint
+    with pytest.raises(InvalidRequest, match="there is no --secret OTHER"):
+        network.secrets([], ["OTHER=X: {}"])
+
+
 # -- verdicts --------------------------------------------------------------------------------------
 
 
@@ -211,6 +238,14 @@ def test_exit_status(result: Result, status: int) -> None:
         (Result(status="killed", exit_code=None, signal=64), "64"),
         (Result(status="ok", exit_code=0, dropped=Dropped(stdout=5000)), "stdout.*4.883 KiB"),
         (Result(status="ok", exit_code=0, warnings=("look out",)), "warning: look out"),
+        (
+            Result(
+                status="ok",
+                exit_code=0,
+                egress=(Egress(at=0, host="a.b", port=443, verdict="refused", why="no rule"),),
+            ),
+            "network: refused a.b:443: no rule",
+        ),
     ],
 )
 def test_the_reason_is_told_in_a_line(result: Result, words: str) -> None:

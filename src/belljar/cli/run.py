@@ -7,7 +7,7 @@ import stat
 import sys
 from typing import Any
 
-from belljar.cli import numbers
+from belljar.cli import network, numbers
 from belljar.cli.say import say
 from belljar.cli.table import Option
 from belljar.errors import CodeTooLarge, InvalidRequest, InvalidVariable, UnknownLanguage
@@ -85,6 +85,7 @@ OPTIONS = (
         "A Python package that the code needs, such as humanize or rich>=13. Repeatable.",
         "many",
     ),
+    *network.OPTIONS,
     Option("filter", "--filter", "MODE", "The static filter: off, warn or deny.", default="off"),
     Option(
         "language_level",
@@ -107,6 +108,7 @@ Examples:
   belljar run script.ts --timeout 5 --memory 256M
   belljar run plot.py --input table.csv --output results/
   belljar run unknown.py --need strongest
+  belljar run client.py --allow-host api.example.com --secret API_KEY=env:API_KEY@api.example.com
   echo hello | belljar run -c "print(input().upper())"
   belljar run - --language bash < script.sh
 """
@@ -141,6 +143,11 @@ def run(
     inputs: list[str],
     output: str | None,
     packages: list[str],
+    allow_host: list[str],
+    allow_method: list[str],
+    allow_path: list[str],
+    secret: list[str],
+    secret_header: list[str],
     filter: str,
     language_level: str,
     fresh_exec: bool,
@@ -173,6 +180,7 @@ def run(
         "filter": filter,
         "language_level": language_level,
         "fresh_exec": fresh_exec,
+        **network.options(allow_host, allow_method, allow_path, secret, secret_header),
     }
     if output is not None:
         from belljar.cli.files import make_folder

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from belljar.cli import numbers, run
+from belljar.cli import network, numbers, run
 from belljar.cli.say import REFUSED, say
 from belljar.cli.table import Option
 from belljar.errors import BelljarError, InvalidRequest
@@ -40,6 +40,7 @@ OPTIONS = (
         "many",
     ),
     Option("packages", "--package", "REQUIREMENT", "A package to have. Repeatable.", "many"),
+    *network.OPTIONS,
     Option("pictures", "--pictures", "DIR", "Where pictures go. Default: a temporary folder."),
     Option(
         "images",
@@ -62,6 +63,7 @@ Examples:
   belljar shell
   belljar shell --environment data --input table.csv
   belljar shell --language bash --timeout 5
+  belljar shell --allow-host "*.example.com"
   belljar shell < script.py
 """
 LEAVE = ("exit", "quit", "exit()", "quit()")
@@ -93,6 +95,11 @@ def shell(
     files: list[str],
     inputs: list[str],
     packages: list[str],
+    allow_host: list[str],
+    allow_method: list[str],
+    allow_path: list[str],
+    secret: list[str],
+    secret_header: list[str],
     pictures: str | None,
     images: str,
 ) -> int:
@@ -114,6 +121,7 @@ def shell(
         "files": run.read_files("--file", files),
         "inputs": _mounted(inputs),
         "packages": tuple(packages),
+        **network.options(allow_host, allow_method, allow_path, secret, secret_header),
     }
     from belljar.cli import shell_pictures
 
@@ -241,6 +249,9 @@ def _explain(result: Result) -> Iterator[str]:
     for name in ("stdout", "stderr"):
         if getattr(result.dropped, name):
             yield f"{name}: some of the middle was dropped (see --output-bytes)"
+    from belljar.cli import verdict
+
+    yield from verdict.kept_out(result)
     for warning in result.warnings:
         yield f"warning: {warning}"
 

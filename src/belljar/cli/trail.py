@@ -15,6 +15,7 @@ EPILOG = """\
 \b
 Examples:
   belljar trail list --since 1h --status refused
+  belljar trail list --egress --status blocked
   belljar trail show 3f9a
   belljar trail verify --head 1842:6f1c…
   belljar trail export --output trail.jsonl
@@ -32,14 +33,24 @@ Where = Annotated[
         help="The trail's database. Default: BELLJAR_TRAIL, or SQLite in the data directory.",
     ),
 ]
+Egress = Annotated[bool, typer.Option("--egress", help="What code tried to reach, allowed or not.")]
 Json = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
 
 app = typer.Typer(
     help="Read, verify, export and prune the trail: what was asked, and how it ended.",
-    no_args_is_help=True,
     rich_markup_mode=None,
     epilog=EPILOG,
 )
+
+
+@app.callback(invoke_without_command=True)
+def all_(context: typer.Context, egress: Egress = False) -> None:
+    """`belljar trail --egress` is short for `belljar trail list --egress`."""
+    if context.invoked_subcommand is None:
+        if not egress:
+            print(context.get_help())
+            raise typer.Exit(2)
+        list_(egress=True)
 
 
 @app.command("list")
@@ -54,12 +65,21 @@ def list_(
         typer.Option(metavar="WHEN", help="Not older than: 90s, 30m, 12h, 7d, or 2030-01-31."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many, newest first.")] = 50,
+    egress: Egress = False,
     json: Json = False,
     trail: Where = None,
 ) -> int:
-    """Show the latest attempts: who, what, behind which wall, how it ended."""
+    """Show the latest attempts: who, what, behind which wall, how it ended.
+
+    With --egress what code tried to reach; STATUS is then allowed, refused, blocked or failed.
+    """
+    after = _moment("--since", since) if since else ""
+    if egress:
+        with _open(trail) as found:
+            tried = found.egress(tenant=tenant, verdict=status, since=after, limit=limit)
+        _tell_egress(tried, json=json)
+        return 0
     with _open(trail) as found:
-        after = _moment("--since", since) if since else ""
         entries = found.recent(tenant=tenant, status=status, since=after, limit=limit)
     if json:
         from json import dumps
@@ -81,6 +101,8 @@ def show(
 
     with _open(trail) as found:
         entry = found.find(id)
+        whole = (entry.attempt or entry.end or {}).get("id") if entry else None
+        tried = found.egress(id_=whole, limit=1000)[::-1] if whole else []
     if entry is None:
         raise InvalidRequest(
             f"the trail has no attempt, or several, whose id begins with {id[:64]!r}",
@@ -89,9 +111,11 @@ def show(
     if json:
         from json import dumps
 
-        print(dumps(entry.to_dict(), indent=2))
+        print(dumps({**entry.to_dict(), "egress": tried}, indent=2))
     else:
         _draw_one(entry)
+        if tried:
+            _tell_egress(tried, json=False)
     return 0
 
 
@@ -271,6 +295,37 @@ def _draw(entries: list[Recorded]) -> None:
             f"{end['duration_ms']:.1f}" if "duration_ms" in end else "",
         )
     console.print(table)
+
+
+def _tell_egress(tried: list[dict[str, Any]], *, json: bool) -> None:
+    if json:
+        from json import dumps
+
+        print(dumps(tried, indent=2))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in ("time", "run"):
+        table.add_column(name, no_wrap=True)
+    for name in ("tenant", "verdict", "what", "address", "bytes", "rule, or why not"):
+        table.add_column(name, overflow="fold")
+    for one in tried:
+        count = f" ({one['count']} times)" if one.get("count", 1) > 1 else ""
+        what = f"{one.get('method', '')} {one.get('host', '')}:{one.get('port', '')}"
+        table.add_row(
+            str(one["time"])[:19].replace("T", " "),
+            str(one["id"])[:12],
+            _safe(one.get("tenant")),
+            _safe(f"{one['status']}{count}"),
+            _safe(f"{what}{one.get('path', '')}".strip()),
+            _safe(one.get("address")),
+            f"{one.get('bytes_sent', 0)}/{one.get('bytes_received', 0)}",
+            _safe(one.get("why") or one.get("rule")),
+        )
+    Console(highlight=False).print(table)
 
 
 def _draw_one(entry: Recorded) -> None:

@@ -12,6 +12,8 @@ from belljar.policy.quote import size
 TIMED_OUT = 124
 OUT_OF_MEMORY = 137
 SIGNALLED = 128
+MOST_TRIED = 5
+"""Of what the code could not reach, told one by one."""
 
 
 def exit_status(result: Result) -> int:
@@ -49,8 +51,18 @@ def explain(result: Result, limits: Limits) -> Iterator[str]:
                 f"{name}: {size(lost)} from the middle were dropped, beyond"
                 f" {size(limits.output_bytes)} (see --output-bytes)"
             )
+    yield from kept_out(result)
     for warning in result.warnings:
         yield f"warning: {warning}"
+
+
+def kept_out(result: Result) -> Iterator[str]:
+    """What the code could not reach, and why."""
+    stopped = [tried for tried in result.egress if tried.verdict in ("refused", "blocked")]
+    for tried in stopped[:MOST_TRIED]:
+        yield f"network: {tried.verdict} {tried.host}:{tried.port}: {tried.why}"
+    if len(stopped) > MOST_TRIED:
+        yield f"network: {len(stopped) - MOST_TRIED} more were refused or blocked (see --json)"
 
 
 def _signal_name(number: int) -> str:
