@@ -16,7 +16,7 @@ from belljar.errors import EngineError, InvalidRequest
 from belljar.model import Limits, Usage
 
 MOST_HOSTS_BYTES = 32 * 1024
-_HOSTS = re.compile(r"([0-9a-f.:]+ [a-z0-9._-]+\n)*")
+_HOST = re.compile(r"[0-9a-f.:]+ [a-z0-9._-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,15 +72,16 @@ class Doors:
 
 def hosts_file(hosts: Mapping[str, str]) -> str:
     """/etc/hosts of a sandbox in which these names lead to doors."""
-    lines = "".join(f"{address} {name}\n" for name, address in hosts.items())
-    if len(lines) > MOST_HOSTS_BYTES:
+    lines = [f"{address} {name}" for name, address in hosts.items()]
+    text = "".join(f"{line}\n" for line in lines)
+    if len(text) > MOST_HOSTS_BYTES:
         raise InvalidRequest(
             f"network: the names of {len(hosts)} hosts do not fit into a sandbox",
             hint='name fewer, or all below one name, as in "*.example.com"',
         )
-    if not _HOSTS.fullmatch(lines):
+    if not all(_HOST.fullmatch(line) for line in lines):
         raise EngineError("a name or an address for /etc/hosts is none")
-    return HOSTS + lines
+    return HOSTS + text
 
 
 class CannotMount(EngineError):

@@ -22,19 +22,21 @@ _IFF_UP = 1
 _COUNTERS = ("dev", "snmp", "netstat", "snmp6")
 # Bytes that wait are kernel memory. What waits in a connection that was not accepted yet is charged
 # to nobody, so few may wait, and little in each; loopback needs no large windows.
+_BACKLOG = "net/core/somaxconn"
 _SETTINGS = {
-    "net/core/somaxconn": "32",
+    _BACKLOG: "32",
     "net/ipv4/tcp_rmem": "4096 16384 16384",
     "net/ipv4/tcp_wmem": "4096 16384 65536",
     "net/ipv4/igmp_max_memberships": "0",
     "net/unix/max_dgram_qlen": "8",
 }
-_SETTINGS_UNCOUNTED = {"net/core/somaxconn": "4", "net/unix/max_dgram_qlen": "2"}
+_SETTINGS_UNCOUNTED = {_BACKLOG: "4", "net/unix/max_dgram_qlen": "2"}
 """Where no cgroup counts the rest either."""
 DOORS = (3128, 80, 443)
 """Where the gateway listens on loopback: proxy, HTTP, HTTPS."""
 _WAITING_AT_A_DOOR = 128
-_SETTINGS_WITH_DOORS = {"net/core/somaxconn": "128"}
+"""A gateway that is busy for a moment must not cost 64 connections at once a second each, which is
+when TCP tries again. The small windows stay: a door passes 200 MB/s and more with them."""
 
 
 class Network:
@@ -43,8 +45,8 @@ class Network:
     def __init__(self, *, counted: bool) -> None:
         kernel.unshare(kernel.CLONE_NEWNET)
         _loopback_up()
-        settings = _SETTINGS if counted else {**_SETTINGS, **_SETTINGS_UNCOUNTED}
-        for name, value in settings.items():
+        self._settings = _SETTINGS if counted else {**_SETTINGS, **_SETTINGS_UNCOUNTED}
+        for name, value in self._settings.items():
             _write(name, value)
         self._handle = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._untouched = _counters()
@@ -62,8 +64,7 @@ class Network:
         self.hosts = hosts
         doors: list[socket.socket] = []
         try:
-            for name, value in _SETTINGS_WITH_DOORS.items():
-                _write(name, value)
+            _write(_BACKLOG, str(_WAITING_AT_A_DOOR))
             for port in DOORS:
                 door = socket.socket()
                 doors.append(door)
@@ -79,6 +80,8 @@ class Network:
         finally:
             for door in doors:
                 door.close()
+            # What the code itself listens on is as short as ever; the doors are what they are.
+            _write(_BACKLOG, self._settings[_BACKLOG])
 
     def is_untouched(self) -> bool:
         """True if no packet was ever sent in here and no socket is left."""

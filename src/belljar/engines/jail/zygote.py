@@ -282,9 +282,7 @@ class _Zygote:
     def _branch(self, order: dict, passed: list[int]) -> tuple[contain.Sandbox, int] | None:  # type: ignore[type-arg]
         """A sandbox inside another one, for a copy of that one's interpreter to move into."""
         stream, to_parent, *entrances = passed
-        parent = self._families.get(order["parent"])
-        if parent is None:
-            raise OSError("the sandbox to branch from is gone")
+        parent = self._kept(order["parent"])
         branch = family.spawn(parent, _SPAWN_FLAGS, given.INHERITED)
         if isinstance(branch, list):
             self._leave(stream, entrances)
@@ -296,24 +294,23 @@ class _Zygote:
 
     def _attach(self, order: dict, passed: list[int]) -> None:  # type: ignore[type-arg]
         """Mounts into a sandbox that lives."""
-        sandbox = self._families.get(order["attach"])
-        if sandbox is None:
-            raise OSError("the sandbox is gone")
-        given.attach_to(sandbox, given.hold(passed, order["mounts"]))
+        given.attach_to(self._kept(order["attach"]), given.hold(passed, order["mounts"]))
         send(self._control, {})
 
     def _doors(self, order: dict, passed: list[int]) -> None:  # type: ignore[type-arg]
         """Doors, or only other names, for a sandbox that lives and all that share its network."""
-        sandbox = self._families.get(order["doors"])
-        if sandbox is None:
-            raise OSError("the sandbox is gone")
-        network, hosts = sandbox.network, order["hosts"]
+        network, hosts = self._kept(order["doors"]).network, order["hosts"]
         if passed:
             network.open_doors(passed[0], hosts)
         network.hosts = hosts
         for member in [one for one in self._families.values() if one.network is network]:
             given.join(member, lambda: mounts.own_hosts(hosts))
         send(self._control, {})
+
+    def _kept(self, number: int) -> family.Parent:
+        if number not in self._families:
+            raise OSError("the sandbox is gone")
+        return self._families[number]
 
     def _watch(self, pidfd: int, network: netns.Network | None) -> None:
         self._poll.register(pidfd, select.EPOLLIN)
