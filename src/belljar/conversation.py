@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from belljar.engines.base import Wall
+from belljar.engines.base import Doors, Wall
 from belljar.errors import EngineError, SandboxLost
-from belljar.hearing import Hearing
+from belljar.hearing import Hearing, printable
 from belljar.runtimes.guest import protocol
 
 ANSWER_S = 60.0
@@ -47,9 +46,6 @@ class Conversation(Hearing):
         self._ids = itertools.count(1)
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._channels: dict[int, _Channel] = {}
-        self._sending = asyncio.Lock()
-        self._rest: asyncio.Future[None] | None = None
-        """Of a question that found no room at once; held, so that it is not lost half-way."""
         self.last_use = self._loop.time()
 
     def next_id(self) -> int:
@@ -112,11 +108,11 @@ class Conversation(Hearing):
                 answer.exception()  # seen, also when nobody waits for it any more
 
         answer.add_done_callback(answered)
-        if not self._sending.locked():
-            frame = frame[self._send_now(frame) :]
-        if frame:
-            self._rest = asyncio.ensure_future(self._send(frame))
-            self._rest.add_done_callback(lambda sent: sent.cancelled() or sent.exception())
+        self.last_use = self._loop.time()
+        try:
+            self._sending.put(frame)
+        except OSError as error:
+            raise self._broken(error) from None
         return answer
 
     def listen(self, channel: int, receive: Receive | None, hear: Hear | None) -> None:
@@ -133,6 +129,27 @@ class Conversation(Hearing):
             piece = data[start : start + protocol.CHUNK]
             await self._send(protocol.frame(protocol.TO, head + piece))
 
+    async def open_doors(self, doors: Doors) -> None:
+        """A network from now on, through the agent; also a new one in place of one that has gone.
+        For walls that have no doors of their own."""
+        hosts = self._name_hosts(doors.hosts)
+        self._connect(doors)
+        await self._doors("open_doors", hosts)
+
+    async def name_hosts(self, hosts: Mapping[str, str]) -> None:
+        """Changes /etc/hosts of a sandbox that has a network, and nothing else."""
+        if text := self._name_hosts(hosts):
+            await self._doors("name_hosts", text)
+
+    async def _doors(self, op: str, hosts: str) -> None:
+        try:
+            await self.ask(op, hosts=hosts)
+        except Refusal as refusal:
+            raise EngineError(
+                f"the sandbox's network could not be set up: {printable(str(refusal))}",
+                hint="does something inside listen on port 3128?",
+            ) from None
+
     async def destroy(self) -> None:
         self._lose("it was closed")
         await super().destroy()
@@ -140,43 +157,15 @@ class Conversation(Hearing):
     # -- the stream ------------------------------------------------------------------------------
 
     async def _send(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
-        """A frame goes out whole, even if whoever sends it is cancelled: half of one would be the
-        end of the conversation."""
         self.last_use = self._loop.time()
-        if not descriptors and not self._sending.locked():
-            data = data[self._send_now(data) :]
-            if not data:
-                return
-        await self._sending.acquire()
-        work = asyncio.ensure_future(self._send_all(data, descriptors))
-        work.add_done_callback(lambda _: self._sending.release())
-        await asyncio.shield(work)
-
-    def _send_now(self, data: bytes) -> int:
-        """Most frames find room at once."""
         try:
-            return self.wall.stream.send(data)
-        except BlockingIOError:
-            return 0
+            await self._sending.send(data, descriptors)
         except OSError as error:
-            self._lose(f"the stream broke: {error}")
-            raise SandboxLost(f"the sandbox is gone: {self.lost}") from None
+            raise self._broken(error) from None
 
-    async def _send_all(self, data: bytes, descriptors: Sequence[int]) -> None:
-        try:
-            if descriptors:
-                data = data[await self._send_descriptors(data, descriptors) :]
-            await self._loop.sock_sendall(self.wall.stream, data)
-        except (BrokenPipeError, ConnectionResetError, OSError) as error:
-            self._lose(f"the stream broke: {error}")
-            raise SandboxLost(f"the sandbox is gone: {self.lost}") from None
-
-    async def _send_descriptors(self, data: bytes, descriptors: Sequence[int]) -> int:
-        while True:
-            try:
-                return socket.send_fds(self.wall.stream, [data], list(descriptors))
-            except BlockingIOError:
-                await asyncio.sleep(0.001)
+    def _broken(self, error: OSError) -> SandboxLost:
+        self._lose(f"the stream broke: {error}")
+        return SandboxLost(f"the sandbox is gone: {self.lost}")
 
     def _verdict(self) -> str:
         try:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from belljar.engines.base import Wall
+from belljar.engines.base import Doors, Wall, hosts_file
 from belljar.errors import EngineError
+from belljar.netline import Line
 from belljar.runtimes.guest import protocol
+from belljar.sending import Sending
 
 READY_S = 60.0
 _RECEIVE = 256 * 1024
@@ -28,6 +31,8 @@ class Hearing:
         self._loop = asyncio.get_running_loop()
         self._frames = frames
         self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._sending = Sending(self._loop, wall.stream)
+        self._line: Line | None = None
         self._loop.add_reader(wall.stream, self._readable)
 
     async def ready(self) -> None:
@@ -50,8 +55,28 @@ class Hearing:
         """The agent is ready: what it took until here is not the user's usage."""
         self.wall.settle()
 
+    def _connect(self, doors: Doors) -> None:
+        """From here on the agent's word goes to the gateway, and the other way round."""
+        if self._line:
+            self._line.close()
+        self._line = Line(self._loop, doors.wire(), self._sending)
+
+    def _name_hosts(self, hosts: Mapping[str, str]) -> str:
+        """What /etc/hosts is to say, unless it is a file of the host, which is then written."""
+        text = hosts_file(hosts)
+        path: Path | None = getattr(self.wall, "hosts", None)
+        if path is None:
+            return text
+        try:
+            path.write_text(text)  # in its place: this file is mounted, not whatever has its name
+        except OSError as error:
+            raise EngineError(
+                f"/etc/hosts could not be written: {error.strerror}", hint="is the disk full?"
+            ) from error
+        return ""
+
     def _take(self, kind: int, payload: bytes) -> None:
-        """A frame that is neither READY nor FAULT."""
+        """A frame that is none of READY, FAULT and NET."""
         raise NotImplementedError
 
     def _forget(self) -> None:
@@ -81,6 +106,8 @@ class Hearing:
                         self._ready.set_result(None)
                 elif kind == protocol.FAULT:
                     self._fault(protocol.unpack(payload))
+                elif kind == protocol.NET:
+                    self._net(payload)
                 else:
                     self._take(kind, payload)
         except protocol.BadFrame as problem:
@@ -89,6 +116,11 @@ class Hearing:
         except Exception as slip:  # ours: whoever waits must not wait for ever
             self.wall.kill()
             self._lose(f"the host could not take what the sandbox sent: {slip!r}")
+
+    def _net(self, data: bytes) -> None:
+        if self._line is None:
+            raise protocol.BadFrame("something for a network that it does not have")
+        self._line.take(data)
 
     def _fault(self, fault: Mapping[str, Any]) -> None:
         text, hint = (printable(str(fault.get(key, ""))[:500]) for key in ("message", "hint"))
@@ -107,6 +139,9 @@ class Hearing:
         self._forget()
 
     def _stop_listening(self) -> None:
+        if self._line:
+            self._line.close()
+        self._sending.stop()
         if self.wall.stream.fileno() >= 0:
             self._loop.remove_reader(self.wall.stream)
 

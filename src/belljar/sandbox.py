@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from belljar.engines.base import Inside, Wall
+from belljar.engines.base import Doors, Inside, Wall
 from belljar.errors import EngineError
 from belljar.hearing import Hearing
 from belljar.model import Limits
 from belljar.receiver import OnOutput, OnUsage, Outcome, Receiver
 from belljar.runtimes.guest import protocol
+from belljar.sending import Sending
 
 TICK_S = 0.25
 
@@ -41,6 +41,8 @@ class Order:
     """The code and the caller's files, by name below /workspace."""
     inputs: Mapping[str, bytes]
     limits: Limits
+    doors: Doors | None = None
+    """To the gateway, through the agent; where the wall has doors of its own it was given them."""
 
 
 class Sandbox(Hearing):
@@ -59,7 +61,7 @@ class Sandbox(Hearing):
         inside = self.wall.apply(order.limits)
         receiver = self._receiver = Receiver(order.limits, self._loop.create_future())
         receiver.on_output, receiver.on_usage = on_output, on_usage
-        feeder = self._feeder = _Feeder(self._loop, self.wall.stream, order.stdin_descriptor)
+        feeder = self._feeder = _Feeder(self._loop, self._sending, order.stdin_descriptor)
         if self.lost:
             receiver.lost(self.lost)
         outcome = receiver.outcome
@@ -70,11 +72,11 @@ class Sandbox(Hearing):
                 if self.wall.inputs is not None and inputs:
                     await asyncio.to_thread(_write, self.wall.inputs, inputs)
                     inputs = {}
-                await self._send(_frames(order, inputs, inside))
+                await self._sending.send(_frames(order, inputs, inside, self._given(order.doors)))
                 await asyncio.shield(receiver.done)
         except TimeoutError:
             outcome.timed_out = True
-            await feeder.finish()  # one sender at a time on a socket
+            feeder.close()
             await self._stop(receiver)
         except (BrokenPipeError, ConnectionResetError):
             receiver.lost("the agent went away")
@@ -83,6 +85,8 @@ class Sandbox(Hearing):
             raise
         finally:
             feeder.close()
+            if self._line:
+                self._line.close()
             if ticking:
                 ticking.cancel()
         if receiver.failure:
@@ -110,13 +114,17 @@ class Sandbox(Hearing):
         """Out of time: the agent kills the code and still says what it knows, if it can."""
         try:
             async with asyncio.timeout(STOP_GRACE_S):
-                await self._send(protocol.frame(protocol.STOP))
+                await self._sending.send(protocol.frame(protocol.STOP))
                 await asyncio.shield(receiver.done)
         except (TimeoutError, BrokenPipeError, ConnectionResetError):
             self.wall.kill()
 
-    async def _send(self, data: bytes) -> None:
-        await self._loop.sock_sendall(self.wall.stream, data)
+    def _given(self, doors: Doors | None) -> dict[str, str] | None:
+        if doors is None:
+            return None
+        hosts = self._name_hosts(doors.hosts)
+        self._connect(doors)
+        return {"hosts": hosts}
 
     def _settle(self) -> None:
         # An order given before READY may have run to its end by the time we read that word: then
@@ -143,17 +151,17 @@ class _Feeder:
     """Passes standard input on, one piece at a time and only when the agent asks for it."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, stream: socket.socket, descriptor: int | None
+        self, loop: asyncio.AbstractEventLoop, sending: Sending, descriptor: int | None
     ) -> None:
         self._loop = loop
-        self._stream = stream
+        self._sending = sending
         self._descriptor = descriptor
-        self._sending: asyncio.Task[None] | None = None
+        self._sent: asyncio.Future[None] | None = None
 
     def wanted(self) -> None:
         if self._descriptor is None:
             return
-        if self._sending and not self._sending.done():
+        if self._sent and not self._sent.done():
             raise protocol.BadFrame("a wish for more input before it took what it was given")
         try:
             self._loop.add_reader(self._descriptor, self._readable)
@@ -164,16 +172,6 @@ class _Feeder:
         if self._descriptor is not None:
             self._loop.remove_reader(self._descriptor)
             self._descriptor = None
-        if self._sending:
-            self._sending.cancel()
-
-    async def finish(self) -> None:
-        """Ends it without cutting a frame in half, unless nobody takes the other half."""
-        if self._descriptor is not None:
-            self._loop.remove_reader(self._descriptor)
-            self._descriptor = None
-        if self._sending:
-            await asyncio.wait((self._sending,), timeout=STOP_GRACE_S)
 
     def _readable(self) -> None:
         if self._descriptor is None:
@@ -186,11 +184,8 @@ class _Feeder:
             return
         except OSError:
             data = b""
-        self._sending = self._loop.create_task(self._send(data))
-
-    async def _send(self, data: bytes) -> None:
         try:
-            await self._loop.sock_sendall(self._stream, protocol.frame(protocol.STDIN, data))
+            self._sent = self._sending.put(protocol.frame(protocol.STDIN, data))
         except OSError:
             pass  # the sandbox is gone; its run ends by itself
 
@@ -218,7 +213,12 @@ def _write_new(folder: Path, files: Mapping[str, bytes]) -> None:
             file.write(content)
 
 
-def _frames(order: Order, inputs: Mapping[str, bytes], inside: Inside) -> bytes:
+def _frames(
+    order: Order,
+    inputs: Mapping[str, bytes],
+    inside: Inside,
+    doors: Mapping[str, str] | None,
+) -> bytes:
     parts: list[bytes] = []
     for root, files in (("workspace", order.workspace), ("input", inputs)):
         for path, content in files.items():
@@ -239,6 +239,7 @@ def _frames(order: Order, inputs: Mapping[str, bytes], inside: Inside) -> bytes:
         "output_bytes": order.limits.output_bytes,
         "result_files": order.limits.result_files,
         "result_bytes": order.limits.result_bytes,
+        "doors": doors,
     }
     parts.append(protocol.message(protocol.RUN, run))
     if order.stdin_descriptor is None:

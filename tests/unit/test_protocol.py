@@ -103,7 +103,7 @@ def test_every_unknown_kind_is_refused(accepted: frozenset[int]) -> None:
 
 def test_each_side_refuses_its_own_frames() -> None:
     """A guest that echoes the host's orders must not steer the host with them."""
-    assert {protocol.DATA} == FROM_HOST & FROM_AGENT
+    assert {protocol.DATA, protocol.NET} == FROM_HOST & FROM_AGENT
 
 
 def test_the_reader_keeps_one_incomplete_frame_at_most() -> None:

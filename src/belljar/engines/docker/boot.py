@@ -30,6 +30,8 @@ _ONE_RUN = (
     "places",
     "watch",
     "forking",
+    "relay",
+    "doors",
     "agent",
     "ending",
     "runner",

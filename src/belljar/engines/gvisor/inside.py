@@ -68,6 +68,7 @@ class Sentry(standalone.Place):
         self._store = store
         """Where the files of checkpoints are, if the sandbox is kept."""
         self._program = seccomp.build()
+        self._hosts = -1
 
     def enter(self) -> None:
         as_root()
@@ -97,6 +98,16 @@ class Sentry(standalone.Place):
                 opened = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 os.dup2(opened, descriptor, inheritable=False)
                 os.close(opened)
+
+    def name_hosts(self, text: str) -> None:
+        as_root()
+        try:
+            if self._hosts < 0:
+                self._hosts = mount_hosts()
+            os.ftruncate(self._hosts, 0)
+            os.pwrite(self._hosts, text.encode(), 0)
+        finally:
+            as_code()
 
     def own_modules(self) -> list[str]:
         return [name for name in sys.modules if name.partition(".")[0] == "belljar"]
@@ -150,6 +161,17 @@ def make_places(disk_bytes: int, *, kept: bool) -> int:
         kernel.mount(source, target, None, kernel.MS_BIND | _HIDDEN)
     kernel.mount(places.EMPTY, places.BOX, None, kernel.MS_BIND)
     return store
+
+
+def mount_hosts() -> int:
+    """A file over /etc/hosts that only gVisor's root can write; returns it, open."""
+    kernel.mount("belljar", places.BOX, "tmpfs", _HIDDEN, "size=64k,mode=0755")
+    path = f"{places.BOX}/hosts"
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    os.fchmod(file, 0o644)
+    kernel.mount(path, "/etc/hosts", None, kernel.MS_BIND | _HIDDEN)
+    kernel.mount(places.EMPTY, places.BOX, None, kernel.MS_BIND)
+    return file
 
 
 def as_code() -> None:

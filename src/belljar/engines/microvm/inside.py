@@ -99,8 +99,11 @@ class Machine(standalone.Place):
     def __init__(self) -> None:
         self._program = seccomp.build()
         self._landlock = landlock.abi()
+        self._kept = False
+        self._hosts = -1
 
     def keep(self) -> None:
+        self._kept = True
         _files_as(places.UID, places.GID)
 
     def enter(self) -> None:
@@ -118,6 +121,17 @@ class Machine(standalone.Place):
         told = receive(stream)
         options = f"size={told['disk_bytes']},nr_inodes={told['disk_files']},mode=0755"
         kernel.mount(None, BOX, None, kernel.MS_REMOUNT | _HIDDEN, options)
+
+    def name_hosts(self, text: str) -> None:
+        _files_as(0, 0)
+        try:
+            if self._hosts < 0:
+                self._hosts = _mount_hosts()
+            os.ftruncate(self._hosts, 0)
+            os.pwrite(self._hosts, text.encode(), 0)
+        finally:
+            if self._kept:
+                self.keep()
 
     def own_modules(self) -> list[str]:
         return [name for name in sys.modules if name.partition(".")[0] == "belljar"]
@@ -194,6 +208,15 @@ def _writable_places(disk_bytes: int, disk_files: int, *, kept: bool) -> None:
         os.chown(f"{BOX}/store", places.UID, places.GID)
     read_only = kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY | _HIDDEN
     kernel.mount(None, places.INPUT, None, read_only)
+
+
+def _mount_hosts() -> int:
+    """A file over /etc/hosts that only root can write; returns it, open."""
+    path = f"{BOX}/hosts"
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    os.fchmod(file, 0o644)
+    kernel.mount(path, "/etc/hosts", None, kernel.MS_BIND)
+    return file
 
 
 def _devices() -> None:

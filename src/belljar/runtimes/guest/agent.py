@@ -18,6 +18,7 @@ import socket
 from collections.abc import Callable
 
 from . import places, protocol, watch
+from .doors import Doors
 from .forking import REPORT_BYTES, Runner, Waiting, drain, fork_runner, write_all
 from .spool import Spool
 from .wake import wake
@@ -65,15 +66,18 @@ def serve(
     out: int | None = None,
     watched: Callable[[int, int], watch.Watched] = watch.Watched,
     owner: tuple[int, int] | None = None,
+    name_hosts: Callable[[str], None] = lambda _: None,
 ) -> Waiting | None:
     """Runs the agent on `stream`. `roots`: folder descriptors by name (workspace, input, output).
     `out`: where its own words go, if the stream is two pipes. `owner`: who the code is, if not we.
+    `name_hosts`: changes /etc/hosts, where that is done from inside.
 
     `harden` is called in each further runner before it waits: what the wall adds to the code's own
     process. `rehearse`: there is time, since nobody waits for this sandbox yet.
     """
     try:
-        agent = _Agent(stream, stream if out is None else out, roots, harden, watched, owner)
+        out = stream if out is None else out
+        agent = _Agent(stream, out, roots, harden, watched, owner, name_hosts)
         if rehearse:
             agent.rehearse()
         agent.loop(first)
@@ -93,6 +97,7 @@ class _Agent:
         harden: Callable[[], None],
         watched: Callable[[int, int], watch.Watched],
         owner: tuple[int, int] | None,
+        name_hosts: Callable[[str], None],
     ) -> None:
         self._stream = stream
         self._out = out
@@ -106,6 +111,12 @@ class _Agent:
         self._run: _Run | None = None
         self._runner: Runner | None = None
         self._poll = select.poll()
+        self._doors = Doors(
+            lambda data: self._send(protocol.frame(protocol.NET, data)),
+            name_hosts,
+            lambda descriptor: self._poll.register(descriptor, select.POLLIN),
+            self._unregister,
+        )
         self._pending = b""
         self._ready = False
         self._woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -135,6 +146,8 @@ class _Agent:
                     self._prepared(self._runner)
                 elif self._run and descriptor in self._run.spools:
                     self._forward(descriptor)
+                elif descriptor == self._doors.descriptor:
+                    self._doors.turn()
                 elif self._run and descriptor == self._run.runner.stdin:
                     self._feed_stdin()
             if self._run and self._run.watched:
@@ -206,6 +219,8 @@ class _Agent:
                 self._take_stdin(payload)
             elif kind == protocol.STOP:
                 _kill_all()
+            elif kind == protocol.NET:
+                self._doors.take(payload)
 
     def _put(self, order: dict) -> None:  # type: ignore[type-arg]
         path = order["path"]
@@ -253,6 +268,8 @@ class _Agent:
     def _start(self, order: dict) -> None:  # type: ignore[type-arg]
         if order.get("woken"):
             wake(order["woken"])
+        if order.get("doors"):
+            self._open_doors(order["doors"]["hosts"])
         runner, self._runner = self._runner or self._fork(), None
         run = self._run = _Run(order, runner)
         if order.get("watch_memory_bytes"):
@@ -262,6 +279,13 @@ class _Agent:
         self._launch(run)
         if order["stdin_streamed"]:
             self._feed_stdin()
+
+    def _open_doors(self, hosts: str) -> None:
+        try:
+            self._doors.open(hosts)
+        except OSError as error:
+            self._fault("network", "the network: %s" % error, "")
+            raise _HostGone from None
 
     def _launch(self, run: _Run) -> None:
         self._prepared(run.runner)
@@ -383,6 +407,7 @@ class _Agent:
         if run.stage + 1 < len(run.stages) and code == 0:
             self._next_stage(run)
             return
+        self._doors.close()
         dropped = {}
         for descriptor, spool in run.spools.items():
             standard_out = descriptor == run.runner.stdout

@@ -16,6 +16,7 @@ The host asks (ASK) and is answered once (ANSWER), at the end of what takes long
     empty       ends everything here: only the walls stay, for branches that live inside
     place       a file of /data/input, then placed
     install     {package_path}: folders with packages that are there from now on
+    open_doors  {hosts}: a network from now on, and what /etc/hosts is to say; name_hosts {hosts}
     and the questions about files, which are in files.py
 """
 
@@ -30,6 +31,7 @@ from typing import Any
 from . import protocol
 from .branches import Branches
 from .checkpoints import Checkpoints
+from .doors import Doors
 from .files import Files, Refused
 from .forking import Runner, Waiting, drain, fork_runner
 from .found import Found, make_known
@@ -65,8 +67,10 @@ class Keeper:
         harden: Callable[[], None],
         *,
         watched: Callable[[int, int], Watched] | None = None,
+        name_hosts: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`watched`: how memory is watched from in here, where it has to be."""
+        """`watched`: how memory is watched from in here, where it has to be. `name_hosts`: changes
+        /etc/hosts, where that is done from inside."""
         self.host = HostLink(stream, out)
         self.event = self.host.event
         self.put_out = self.host.put_out
@@ -82,6 +86,12 @@ class Keeper:
         self.meter = Meter(self, watched, roots["workspace"])
         self._inputs = Inputs(roots["input"])
         self.found = Found(self)
+        self._doors = Doors(
+            lambda data: self.host.send(protocol.frame(protocol.NET, data)),
+            name_hosts,
+            lambda descriptor: self.listen(descriptor, self._doors.turn),
+            self.ignore,
+        )
         self._files = Files({**roots, "input": roots.get("input_seen", roots["input"])})
         self._parts = (
             self,
@@ -91,6 +101,7 @@ class Keeper:
             self._processes,
             self._inputs,
             self.found,
+            self._doors,
         )
         self._woken, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -133,6 +144,8 @@ class Keeper:
             elif kind == protocol.TO:
                 (channel,) = protocol.CHANNEL.unpack_from(payload)
                 self._input(channel, payload[protocol.CHANNEL.size :])
+            elif kind == protocol.NET:
+                self._doors.take(payload)
 
     def _asked(self, ask: dict) -> None:  # type: ignore[type-arg]
         ask_id = ask["id"]

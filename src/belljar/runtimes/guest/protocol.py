@@ -1,8 +1,8 @@
 """The whole surface between the host and the agent: length-prefixed frames on one byte stream.
 
     frame  = kind (1 byte) + payload length (4 bytes, big endian) + payload
-    in     = (PUT DATA*)* RUN STDIN* [STOP]
-    out    = READY (STDOUT | STDERR | WANT | USED)* (FILE DATA*)* END, or FAULT at any time
+    in     = (PUT DATA*)* RUN (STDIN | NET)* [STOP]
+    out    = READY (STDOUT | STDERR | WANT | USED | NET)* (FILE DATA*)* END, or FAULT at any time
 
 A sandbox that is kept speaks the second half of the kinds: questions with an id (ASK, ANSWER), raw
 bytes of a channel (TO, FROM) and what happens meanwhile (EVENT). A channel has the id of the
@@ -32,6 +32,7 @@ STDIN = 4  # raw: standard input; an empty payload closes it
 STOP = 5  # empty: kill everything that runs and report
 ASK = 6  # JSON {id, op, …}: see keeper.py
 TO = 7  # channel (4 bytes) + raw: input of a process or content of a file; no bytes: the end
+NET = 8  # raw: between relay.py and the gateway (both directions); no bytes: there is no way now
 
 # agent → host
 READY = 16  # JSON: the sandbox is walled and waits
@@ -48,14 +49,14 @@ ANSWER = 26  # JSON {id, ok} or {id, error: {kind, message}}
 FROM = 27  # channel (4 bytes) + stream (1 byte: 1 output, 2 errors, 3 a file) + raw
 EVENT = 28  # JSON {channel, …}: an output, progress, an end
 
-FROM_HOST = frozenset((PUT, DATA, RUN, STDIN, STOP))
+FROM_HOST = frozenset((PUT, DATA, RUN, STDIN, STOP, NET))
 FROM_AGENT = frozenset(
-    (READY, STDOUT, STDERR, STDOUT_TAIL, STDERR_TAIL, FILE, DATA, END, FAULT, WANT, USED)
+    (READY, STDOUT, STDERR, STDOUT_TAIL, STDERR_TAIL, FILE, DATA, END, FAULT, WANT, USED, NET)
 )
 KEPT_PAYLOAD = 12 << 20
 """One frame of a kept sandbox may be a picture."""
-KEPT_FROM_HOST = frozenset((ASK, TO))
-KEPT_FROM_AGENT = frozenset((READY, FAULT, ANSWER, FROM, EVENT))
+KEPT_FROM_HOST = frozenset((ASK, TO, NET))
+KEPT_FROM_AGENT = frozenset((READY, FAULT, ANSWER, FROM, EVENT, NET))
 CHANNEL = struct.Struct(">I")
 OUTPUT = struct.Struct(">IB")
 

@@ -25,9 +25,10 @@ def live(
     *,
     harden: Callable[[], None],
     watched: Callable[[int, int], Watched],
+    name_hosts: Callable[[str], None],
 ) -> None:
     """Never returns. The last lines are reached in processes of the code, on a clean stack."""
-    become = _keep(stream, out, roots, first, harden, watched)
+    become = _keep(stream, out, roots, first, harden, watched, name_hosts)
     if become.interpreter:
         interpreter.live(rehearse=False)
     runner.become(become.waiting.job())
@@ -40,8 +41,9 @@ def _keep(
     first: Runner,
     harden: Callable[[], None],
     watched: Callable[[int, int], Watched],
+    name_hosts: Callable[[str], None],
 ) -> Become:
-    keeper = Keeper(stream, out, roots, first, harden, watched=watched)
+    keeper = Keeper(stream, out, roots, first, harden, watched=watched, name_hosts=name_hosts)
     try:
         keeper.loop()
     except HostGone:

@@ -64,6 +64,9 @@ class Place:
     def keep(self) -> None:
         """In pid 1 of a kept sandbox: what it does to files from now on it does as the code."""
 
+    def name_hosts(self, text: str) -> None:
+        """Makes it /etc/hosts. Where that cannot be, who knows of no proxy finds no name."""
+
     def own_modules(self) -> list[str]:
         """What the code must not find imported."""
         own = __name__.rpartition(".")[0] or str(__package__)
@@ -104,7 +107,15 @@ def main(text: str, place: Place | None = None) -> None:
         os.write(out, protocol.message(protocol.FAULT, fault))
         os._exit(1)
     if resident:
-        resident.live(stream, out, roots, first, harden=harden, watched=place.watched)
+        resident.live(
+            stream,
+            out,
+            roots,
+            first,
+            harden=harden,
+            watched=place.watched,
+            name_hosts=place.name_hosts,
+        )
     waiting = agent.serve(
         stream,
         roots,
@@ -114,6 +125,7 @@ def main(text: str, place: Place | None = None) -> None:
         out=out,
         watched=place.watched,
         owner=configuration["user"],
+        name_hosts=place.name_hosts,
     )
     if waiting is None:
         os._exit(0)
