@@ -55,8 +55,9 @@ def handled(version: int) -> tuple[int, int]:
     return files, _SCOPES if version >= _SCOPES_SINCE else 0
 
 
-def prepare(*, writable: tuple[str, ...]) -> int:
-    """The fence as a descriptor, to be put on with `enforce`: now, or in a child."""
+def prepare(*, writable: tuple[str, ...], readable: tuple[str, ...] | None = None) -> int:
+    """The fence as a descriptor, to be put on with `enforce`: now, or in a child. `readable`: only
+    this much of the files, and no device."""
     version = abi()
     if not version:
         raise OSError(ENOSYS, "landlock: absent from this kernel, or not among its active LSMs")
@@ -65,8 +66,10 @@ def prepare(*, writable: tuple[str, ...]) -> int:
     attributes = struct.pack("=QQQ", files, 0, scopes)
     ruleset = kernel.syscall(_CREATE_RULESET, attributes, size, 0)
     try:
-        _allow(ruleset, "/", files & _READ)
-        _allow(ruleset, "/dev", files & _DEVICE)
+        for path in ("/",) if readable is None else readable:
+            _allow(ruleset, path, files & _READ)
+        if readable is None:
+            _allow(ruleset, "/dev", files & _DEVICE)
         for path in writable:
             _allow(ruleset, path, files & _WRITE)
     except OSError:
@@ -83,9 +86,9 @@ def enforce(ruleset: int) -> None:
     kernel.syscall(_RESTRICT_SELF, ruleset, flags)
 
 
-def restrict(*, writable: tuple[str, ...]) -> None:
+def restrict(*, writable: tuple[str, ...], readable: tuple[str, ...] | None = None) -> None:
     """`prepare` and `enforce` in one; OSError with ENOSYS where Landlock is absent."""
-    ruleset = prepare(writable=writable)
+    ruleset = prepare(writable=writable, readable=readable)
     try:
         enforce(ruleset)
     finally:

@@ -1,0 +1,108 @@
+"""HTTP/1.1 as h11 reads and writes it; here only what the gateway is stricter about."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+import h11
+
+from .refusal import HINTS, Refusal, blocked, phrase
+from .streams import Stream
+
+HEAD_BYTES = 65_536
+Headers = list[tuple[bytes, bytes]]
+
+_HOP_BY_HOP = frozenset(
+    b"connection keep-alive proxy-connection proxy-authenticate proxy-authorization te trailer "
+    b"transfer-encoding upgrade".split()
+)
+_FRAMING = frozenset((b"host", b"content-length"))
+# h11 joins folded lines, takes a bare line feed and equal lengths twice. Others read otherwise.
+_LOOSE = re.compile(rb"\n[ \t]|(?<!\r)\n")
+_LENGTH = re.compile(rb"\ncontent-length[ \t]*:", re.IGNORECASE)
+
+Event = h11.Event | type[h11.PAUSED]
+
+
+class Http:
+    """One end of HTTP on a stream."""
+
+    def __init__(self, stream: Stream, role: type[h11.CLIENT] | type[h11.SERVER]) -> None:
+        self.stream = stream
+        self.state = h11.Connection(role, max_incomplete_event_size=HEAD_BYTES)
+        self._head = bytearray()
+        self._in_head = role is h11.SERVER
+
+    async def event(self) -> Event:
+        while (event := self.state.next_event()) is h11.NEED_DATA:
+            self.feed(await self.stream.read())
+        return event  # type: ignore[return-value]
+
+    def ready(self) -> Event | None:
+        """The next event if it is here already."""
+        event = self.state.next_event()
+        return None if event is h11.NEED_DATA else event  # type: ignore[return-value]
+
+    def feed(self, data: bytes) -> None:
+        if self._in_head:
+            self._head += data
+        self.state.receive_data(data)
+
+    def check_head(self, request: h11.Request) -> None:
+        """After a request was read, before anything is done about it."""
+        left = len(self.state.trailing_data[0])
+        head = bytes(self._head[: len(self._head) - left])
+        self._head.clear()
+        self._in_head = False
+        names = [name for name, _ in request.headers]
+        if _LOOSE.search(head) or len(_LENGTH.findall(head)) > 1:
+            raise blocked("the request's head is not written strictly", status=400)
+        if b"transfer-encoding" in names and (
+            b"content-length" in names or request.http_version != b"1.1"
+        ):
+            raise blocked("the request has two lengths", status=400)
+
+    def next_request(self) -> None:
+        """OSError if the connection cannot be used again."""
+        if not (self.state.our_state is h11.DONE and self.state.their_state is h11.DONE):
+            raise ConnectionError("the connection is used up")
+        self._head += self.state.trailing_data[0]
+        self._in_head = True
+        self.state.start_next_cycle()
+
+    def reusable(self) -> bool:
+        return self.state.our_state is h11.DONE and self.state.their_state is h11.DONE
+
+
+def passed_on(
+    headers: Iterable[tuple[bytes, bytes]], named: Iterable[bytes]
+) -> Iterator[tuple[bytes, bytes]]:
+    """All but what is about this one connection. `named`: the values of Connection."""
+    dropped = set(_HOP_BY_HOP)
+    for value in named:
+        dropped |= {token.strip().lower() for token in value.split(b",")}
+    dropped -= _FRAMING
+    for name, value in headers:
+        if name.lower() not in dropped:
+            yield name, value
+
+
+def values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
+    return [value for known, value in headers if known.lower() == name]
+
+
+def refusal_answer(refusal: Refusal) -> tuple[h11.Response, bytes]:
+    """What code is told. The sentence is in the status line, too: of an answer to CONNECT clients
+    show nothing else."""
+    body = f"belljar: {refusal.why}\n{HINTS.get(refusal.verdict, '')}\n".encode()
+    headers = [
+        ("Content-Type", "text/plain; charset=utf-8"),
+        ("Content-Length", str(len(body))),
+        ("Connection", "close"),
+        ("X-Belljar", refusal.verdict),
+    ]
+    response = h11.Response(
+        status_code=refusal.status, headers=headers, reason=phrase(f"belljar: {refusal.why}")
+    )
+    return response, body

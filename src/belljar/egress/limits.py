@@ -1,0 +1,135 @@
+"""What one lease may use, and how its connections are watched."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .refusal import Refusal, refused
+from .streams import Stream
+
+LONGEST_WAIT_S = 10.0
+"""Who comes too fast, or when all places are taken, waits so long at most."""
+HEAD_S = 30.0
+"""A request's head must be complete after so long, however it trickles."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The settings of the same names without `network_`."""
+
+    connections: int
+    bytes: int
+    requests_per_s: float
+    connection_s: float
+    idle_s: float
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Limits:
+        return cls(**data)
+
+
+class Pace:
+    """A bucket of tokens. Who finds it empty is slowed down, not turned away."""
+
+    def __init__(self, per_s: float) -> None:
+        self._per_s = per_s
+        self._most = max(1.0, per_s)
+        self._tokens = self._most
+        self._at = time.monotonic()
+
+    async def wait(self) -> None:
+        now = time.monotonic()
+        self._tokens = min(self._most, self._tokens + (now - self._at) * self._per_s)
+        self._at = now
+        if self._tokens + self._per_s * LONGEST_WAIT_S < 1:
+            raise refused(f"more than {self._per_s:g} requests per second", status=429)
+        self._tokens -= 1
+        if self._tokens < 0:
+            await asyncio.sleep(-self._tokens / self._per_s)
+
+
+class Connection:
+    """One connection from a sandbox, as it is watched from outside its task."""
+
+    def __init__(self, limits: Limits) -> None:
+        now = time.monotonic()
+        self._idle_s = limits.idle_s
+        self._moved_at = now
+        self._ends_at = now + limits.connection_s
+        self._head_by = 0.0
+        self._longest_s = limits.connection_s
+        self.task: asyncio.Task[None] | None = None
+        self.target: tuple[str, int] | None = None
+        """Where something is on its way to right now."""
+        self.is_tunnel = False
+        self.is_resting = False
+        """Kept open by a client that asks for nothing at the moment."""
+        self.why_cut: Refusal | None = None
+
+    def moved(self) -> None:
+        self._moved_at = time.monotonic()
+
+    def head_begins(self) -> None:
+        self._head_by = time.monotonic() + HEAD_S
+
+    def head_ends(self) -> None:
+        self._head_by = 0.0
+
+    def overdue(self, now: float) -> str:
+        if now - self._moved_at > self._idle_s:
+            return f"nothing moved for {self._idle_s:g} s"
+        if now > self._ends_at:
+            return f"the connection lasted longer than {self._longest_s:g} s"
+        if self._head_by and now > self._head_by:
+            return f"the request was not complete after {HEAD_S:g} s"
+        return ""
+
+    def cut(self, refusal: Refusal) -> None:
+        if self.why_cut is None and self.task:
+            self.why_cut = refusal
+            self.task.cancel()
+
+
+class Bytes:
+    """What is left for one lease, both ways together."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.used = 0
+
+    def spend(self, count: int) -> None:
+        self.used += count
+        if self.used > self.most:
+            raise refused(f"more than {self.most} bytes, all that this sandbox may move")
+
+
+class Watched:
+    """A stream whose every piece is a sign of life."""
+
+    def __init__(self, stream: Stream, connection: Connection, budget: Bytes | None = None) -> None:
+        self._stream = stream
+        self._connection = connection
+        self._budget = budget
+        self.sent = 0
+        self.received = 0
+        self.end = stream.end
+        self.close = stream.close
+
+    async def read(self) -> bytes:
+        data = await self._stream.read()
+        self._connection.moved()
+        self.received += len(data)
+        if self._budget:
+            self._budget.spend(len(data))
+        return data
+
+    async def write(self, data: bytes) -> None:
+        if self._budget:
+            self._budget.spend(len(data))
+        self.sent += len(data)
+        await self._stream.write(data)
+        self._connection.moved()

@@ -1,0 +1,76 @@
+"""Byte streams as the gateway uses them: a TCP socket, one connection of a wire, TLS on top.
+
+None of them holds more than a piece: who writes waits until it is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Protocol
+
+PIECE_BYTES = 65_536
+
+
+class Stream(Protocol):
+    async def read(self) -> bytes:
+        """The next piece; empty at the end. OSError when it breaks."""
+
+    async def write(self, data: bytes) -> None:
+        """Returns when it is taken."""
+
+    async def end(self) -> None:
+        """Nothing more will be written; reading goes on."""
+
+    def close(self) -> None:
+        """At once, in both directions."""
+
+
+class Tcp:
+    """A connected socket, closed by `close`."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        connected.setblocking(False)
+        if connected.family != socket.AF_UNIX:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = connected
+        self._loop = asyncio.get_running_loop()
+
+    async def read(self) -> bytes:
+        return await self._loop.sock_recv(self.socket, PIECE_BYTES)
+
+    async def write(self, data: bytes) -> None:
+        await self._loop.sock_sendall(self.socket, data)
+
+    async def end(self) -> None:
+        self.socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def is_quiet(self) -> bool:
+        """Whether the other side has neither spoken nor gone."""
+        try:
+            self.socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False
+
+
+class Begun:
+    """A stream of which something was read already."""
+
+    def __init__(self, first: bytes, rest: Stream) -> None:
+        self._first = first
+        self._rest = rest
+        self.write = rest.write
+        self.end = rest.end
+        self.close = rest.close
+
+    async def read(self) -> bytes:
+        if self._first:
+            first, self._first = self._first, b""
+            return first
+        return await self._rest.read()

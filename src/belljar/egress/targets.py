@@ -1,0 +1,118 @@
+"""Where a request says it goes. Pure, and strict: what can be read in two ways is not read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from belljar.errors import InvalidRequest
+from belljar.network import PORTS, Rules, host_name
+
+from .refusal import blocked
+
+_ABSOLUTE = re.compile(r"(?i:http)://([^/?#]+)((?:/|\?)[^#]*)?\Z")
+_PORT = re.compile(r"[1-9][0-9]{0,4}\Z")
+_TWICE_ENCODED = re.compile(rb"%(?:2[ef]|5c|00|25)", re.IGNORECASE)
+
+
+class Target(NamedTuple):
+    host: str
+    port: int
+
+
+def authority(text: str, default_port: int | None) -> Target:
+    """`host:port`, or only `host` where there is a default."""
+    name, colon, port = text.partition(":")
+    if "@" in text:
+        raise blocked(f"{_shown(text)} has a user name in front of the host")
+    try:
+        host = host_name(name)
+    except InvalidRequest:
+        raise blocked(
+            f"{_shown(text)} is not the name of a host; addresses are not dialled, only names"
+        ) from None
+    if not colon and default_port is not None:
+        return Target(host, default_port)
+    if not _PORT.match(port) or int(port) > 65_535:
+        raise blocked(f"{_shown(text)} has no usable port")
+    return Target(host, int(port))
+
+
+def absolute(text: str) -> tuple[Target, str]:
+    """The target and the rest of an address such as `http://host/path?query`."""
+    parts = _ABSOLUTE.match(text)
+    if not parts:
+        raise blocked(
+            f"{_shown(text)} is not an http:// address; a proxy opens https with CONNECT",
+            status=400,
+        )
+    rest = parts[2] or "/"
+    return authority(parts[1], 80), rest if rest.startswith("/") else f"/{rest}"
+
+
+def claimed(text: str) -> str:
+    """The host of an address that may be none, for the record."""
+    return text.partition("://")[2].partition("/")[0][:253]
+
+
+def origin(text: str, method: str) -> str:
+    """The path, with its query, of a request that names no host itself."""
+    if text.startswith("/") and "#" not in text:
+        return text
+    if text == "*" and method == "OPTIONS":
+        return text
+    raise blocked(f"{_shown(text)} is not the path of a request", status=400)
+
+
+def clear_path(path: str) -> None:
+    """Where rules are about paths, one that servers read in different ways is not let through."""
+    for segment in path.split("/"):
+        plain = unquote_to_bytes(segment)
+        try:
+            plain.decode()
+        except UnicodeDecodeError:
+            odd = True
+        else:
+            odd = (
+                plain.partition(b";")[0] in (b".", b"..")
+                or any(byte in plain for byte in (b"/", b"\\", b"\0"))
+                or _TWICE_ENCODED.search(plain) is not None
+            )
+        if odd:
+            raise blocked(
+                f"the path {_shown(path)} can be read in several ways, and rules are about paths"
+            )
+
+
+def has_path_rules(given: Rules, target: Target) -> bool:
+    return any(rule.paths and rule.covers(*target) for rule in given)
+
+
+def denied(patterns: Sequence[str], target: Target) -> bool:
+    """Unlike in a rule, a pattern without a port is about every port."""
+    for pattern in patterns:
+        name, _, port = pattern.lower().partition(":")
+        if port and int(port) != target.port:
+            continue
+        if target.host == name or (
+            name.startswith("*.") and target.host.endswith(name[1:]) and target.host != name[2:]
+        ):
+            return True
+    return False
+
+
+def transparent(given: Rules) -> list[str]:
+    """Names that a sandbox's /etc/hosts may lead to the gateway."""
+    found: dict[str, None] = {}
+    for rule in given:
+        for pattern in rule.hosts:
+            name, _, port = pattern.partition(":")
+            if not name.startswith("*") and (not port or int(port) in PORTS):
+                found[name] = None
+    return list(found)
+
+
+def _shown(text: str) -> str:
+    return repr(text[:80] + ("…" if len(text) > 80 else ""))
