@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from belljar.engines.wasm.wasi import abi, calls, files
+from belljar.engines.wasm.wasi import abi, calls, files, table
 from belljar.engines.wasm.wasi.abi import WasiError
 from belljar.engines.wasm.wasi.memory import Memory
 from belljar.errors import EngineUnavailable, InvalidModule, ModuleStopped
@@ -282,7 +282,7 @@ class Instance:
             folder = system.folder(INPUT, frozen=True)
             system.show(root, folder)
             held.callback(_close_all, system, folder)
-        streams: dict[int, calls.Stream] = {
+        streams: dict[int, table.Stream] = {
             0: _Given(self._module._stdin),
             1: _Kept(self._spools[1], self._heads[1]),
             2: _Kept(self._spools[2], self._heads[2]),

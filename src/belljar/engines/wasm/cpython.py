@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 import wasmtime
 
 from .wasi import calls
-from .wasi.calls import Stream
+from .wasi.table import Stream
 
 if TYPE_CHECKING:
     from .zygote import Zygote
