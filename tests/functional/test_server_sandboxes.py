@@ -21,7 +21,7 @@ from websockets.sync.client import ClientConnection, connect
 from belljar.client.results import printed as printed_bytes
 from belljar.errors import LimitExceeded
 from belljar.kept.processes import Process
-from belljar.server import running, sandboxes
+from belljar.server import programs, running
 from belljar.server.errors import ApiError
 from belljar.server.gate import Visit, visit_of
 from belljar.server.routes.files import disposition
@@ -448,7 +448,7 @@ def test_f2_programs_end_with_their_client_unless_they_are_detached(shared: Box)
 
 
 def test_f2_programs_of_a_sandbox_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandboxes, "MOST_PROCESSES", 2)
+    monkeypatch.setattr(programs, "MOST", 2)
 
     async def play(server: Server) -> None:
         tenant = Tenant("x", Quotas())

@@ -82,7 +82,7 @@ def test_f2_tenants_take_turns() -> None:
 def test_f2_one_tenant_leaves_room_for_others() -> None:
     async def play() -> None:
         admission = Admission(slots=4, wait_s=5)
-        admission.most_each = 3
+        admission.share(True)
         crowd = Crowd(admission)
         many, few = Tenant("many", Quotas()), Tenant("few", Quotas())
         for name in ("m1", "m2", "m3", "m4"):
@@ -246,3 +246,38 @@ def test_a_tenants_maxima_and_engines() -> None:
             tenant.options(wrong, defaults)
     with pytest.raises(ValueError, match="is no limit"):
         Quotas(maxima={"speed": 1})
+
+
+def test_f2_what_runs_and_programs_may_print_is_bounded_for_each_and_for_all() -> None:
+    async def play() -> None:
+        admission = Admission(slots=9, wait_s=5, held_bytes=100)
+        admission.share(True)  # 75 for one tenant
+        crowd = Crowd(admission)
+        ann, eve = Tenant("ann", Quotas()), Tenant("eve", Quotas())
+        program = admission.hold_output(ann, 50)
+        with pytest.raises(ApiError, match="this key") as refused:
+            admission.hold_output(ann, 26)
+        assert (refused.value.status_code, refused.value.retryable) == (429, True)
+        with pytest.raises(ApiError, match="this server") as overloaded:
+            admission.hold_output(eve, 51)
+        assert overloaded.value.status_code == 503
+        with pytest.raises(ApiError, match="this one run") as never:
+            await admission.place(eve, held_bytes=76).__aenter__()
+        assert "output_bytes" in never.value.hint
+        await crowd.come("a", ann, held_bytes=26)
+        await crowd.come("e", eve, held_bytes=40)
+        assert crowd.began == ["e"], "ann has no room, eve has"
+        program.shrink(10)  # it has ended, and printed little
+        await asyncio.sleep(0)
+        assert crowd.began == ["e", "a"]
+        assert admission.held_bytes == 76
+        for name in ("a", "e"):
+            await crowd.go(name)
+        async with admission.place(ann, held_bytes=60) as place:
+            result = place.keep(20)
+        assert admission.held_bytes == 30, "a result counts until its caller has it"
+        for held in (result, program, program):
+            held()
+        assert admission.held_bytes == 0 and not admission._lines
+
+    played(play)

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
+from starlette.requests import Request
+
 from belljar.server import keys, streams
 from belljar.server.gate import LEAST_SHARE, Gate, Visit
 from belljar.server.settings import ServerSettings
@@ -85,9 +87,10 @@ def test_a_stream_ends_with_its_key() -> None:
             sent.append(message.get("body", b""))
 
         gone = asyncio.Event()
-        response = await streams.respond(told(), send_timeout_s=5, gone=gone.set)
         visit = Visit(request_id="", still_valid=lambda: valid)
         scope = {"type": "http", "asgi": {"spec_version": "2.4"}, "belljar": visit}
+        server: Any = SimpleNamespace(settings=SimpleNamespace(send_timeout_s=5))
+        response = await streams.respond(server, Request(scope), told(), gone=gone.set)
         async with asyncio.timeout(5):
             await response(scope, asyncio.Event().wait, send)  # type: ignore[arg-type]
         assert gone.is_set()

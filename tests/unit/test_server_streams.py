@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +16,13 @@ from hypothesis import strategies as st
 from belljar.client.results import printed
 from belljar.kept.events import Printed
 from belljar.model import OutputFile, Result, Usage
-from belljar.server import running
+from belljar.server import running, streams
+from belljar.server.budget import Answers
+from belljar.server.errors import ApiError
+from belljar.server.gate import Visit
 from belljar.server.routes.runs import MOST_PIECES, Ahead
 from belljar.server.streams import Teller
+from belljar.server.tenants import Quotas, Tenant
 
 
 def told(pieces: list[bytes]) -> list[dict[str, str]]:
@@ -55,11 +60,46 @@ def test_l6_what_waits_for_a_client_is_bounded_in_pieces_and_lacks_nothing() -> 
 def test_f2_large_results_become_json_beside_the_event_loop(
     monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], beside: bool
 ) -> None:
+    """Of runs, and as the last event of kept sandboxes' runs and programs; counted while held."""
     where: list[int] = []
-    monkeypatch.setattr(Result, "to_json", lambda _: where.append(threading.get_ident()) or "{}")
+    monkeypatch.setattr(Result, "to_dict", lambda _: where.append(threading.get_ident()) or {})
     result = Result(status="ok", exit_code=0, **fields)
-    assert asyncio.run(running.json_of(result)) == b"{}"
-    assert (where[0] != threading.get_ident()) is beside
+
+    async def play() -> None:
+        server: Any = SimpleNamespace(answers=Answers(1 << 30, wait_s=5))
+        visit = Visit(request_id="", tenant=Tenant("x", Quotas()))
+        assert await running.json_of(server, visit, result, Result.to_dict) == b"{}"
+        assert await streams.text_of(server, visit, result, type="end") == b'{"type": "end"}'
+        assert len(visit.after) == (2 if beside else 0)
+        assert server.answers.held_bytes == (len('{}{"type": "end"}') if beside else 0)
+        for give_back in visit.after:
+            give_back()
+        assert server.answers.held_bytes == 0
+
+    asyncio.run(play())
+    assert [one != threading.get_ident() for one in where] == [beside] * 2
+
+
+def test_f2_answers_that_nobody_reads_keep_others_waiting_and_then_they_are_told() -> None:
+    async def play() -> None:
+        answers = Answers(100, wait_s=0.05)
+        ann, eve = Tenant("ann", Quotas()), Tenant("eve", Quotas())
+        alone = await answers.hold(eve, 1000)  # larger than all there is: as the only one
+        with pytest.raises(ApiError, match="the code has run"):
+            await answers.hold(ann, 1)
+        alone.shrink(50)
+        first = await answers.hold(ann, 40)
+        with pytest.raises(ApiError):
+            await answers.hold(eve, 1)  # of one tenant half of it
+        alone()
+        alone()
+        waiting = asyncio.create_task(answers.hold(ann, 20))
+        await asyncio.sleep(0)
+        first()
+        (await waiting)()
+        assert answers.held_bytes == 0
+
+    asyncio.run(play())
 
 
 @given(st.lists(st.binary(max_size=8), max_size=8))

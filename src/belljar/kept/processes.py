@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from belljar.conversation import Conversation, Refusal
@@ -44,6 +44,7 @@ class Process:
         self._forgotten = 0
         self._ended: Mapping[str, Any] | None = None
         self.timed_out = False
+        self.on_end: Callable[[], None] | None = None
         self._entry = Entry()
         self._told: asyncio.Task[Result] | None = None
 
@@ -70,6 +71,12 @@ class Process:
     @property
     def running(self) -> bool:
         return self._ended is None
+
+    @property
+    def held_bytes(self) -> int:
+        """What its output takes here."""
+        kept = (*self._head.values(), *self._tail.values())
+        return self._printed_bytes + sum(map(len, kept))
 
     @property
     def exit_code(self) -> int | None:
@@ -198,6 +205,8 @@ class Process:
             self._ended = {"signal": int(signal.SIGKILL)}
         if self.pid:
             self._conclude()
+        if self.on_end and not self.running:
+            self.on_end()
         self._tell()
 
     def _tell(self) -> None:

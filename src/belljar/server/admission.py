@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 
+from belljar.server.budget import Hold
 from belljar.server.errors import ApiError
 from belljar.server.tenants import Tenant
 
@@ -19,12 +20,13 @@ LONGEST_RETRY_S = 60
 class Admission:
     """`async with admission.place(tenant, memory_bytes=…): …` runs inside one of `slots`."""
 
-    def __init__(self, *, slots: int, wait_s: float) -> None:
+    def __init__(self, *, slots: int, wait_s: float, held_bytes: int = 1 << 62) -> None:
+        """`held_bytes`: what all runs and programs together may make the server hold (`budget`)."""
         self.slots = slots
         self.running = 0
-        self.most_each = slots
-        """Of one tenant: less than all when there are others, so that nobody finds every place
-        taken by somebody's long runs."""
+        self.held_bytes = 0
+        self._most_held = held_bytes
+        self._sharing = False
         self._wait_s = wait_s
         self._lines: dict[str, _Line] = {}
         self._turn: deque[_Line] = deque()
@@ -32,8 +34,28 @@ class Admission:
         self._pace = _Pace()
         self._closed = False
 
-    def place(self, tenant: Tenant, *, memory_bytes: int = 0, disk_bytes: int = 0) -> Place:
-        return Place(self, tenant, memory_bytes, disk_bytes)
+    def share(self, sharing: bool) -> None:
+        """When there are several tenants nobody gets everything, so that nobody finds every place
+        taken by somebody's long runs."""
+        self._sharing = sharing
+
+    @property
+    def most_each(self) -> int:
+        return max(1, self.slots * 3 // 4) if self._sharing else self.slots
+
+    @property
+    def most_held_each(self) -> int:
+        return self._most_held * 3 // 4 if self._sharing else self._most_held
+
+    def place(
+        self,
+        tenant: Tenant,
+        *,
+        memory_bytes: int = 0,
+        disk_bytes: int = 0,
+        held_bytes: int = 0,
+    ) -> Place:
+        return Place(self, tenant, memory_bytes, disk_bytes, held_bytes)
 
     @property
     def waiting(self) -> int:
@@ -55,7 +77,7 @@ class Admission:
 
     def hold(self, tenant: Tenant, *, memory_bytes: int, disk_bytes: int) -> Callable[[], None]:
         """Counts what a kept sandbox may use, from now until what this returns is called."""
-        place = Place(self, tenant, memory_bytes, disk_bytes)
+        place = Place(self, tenant, memory_bytes, disk_bytes, 0)
         line = self._line(tenant)
         if not line.has_room(place):
             self._drop(line)
@@ -69,6 +91,28 @@ class Admission:
         line.memory_bytes += memory_bytes
         line.disk_bytes += disk_bytes
         return partial(self._let_go, place)
+
+    def hold_output(self, tenant: Tenant, held_bytes: int) -> Hold:
+        """Counts what a program may make the server hold; there is no queue for programs."""
+        line = self._line(tenant)
+        if line.held_bytes + held_bytes > self.most_held_each:
+            self._drop(line)
+            raise ApiError(
+                "quota_exceeded",
+                "what the runs and programs of this key may print is all that may be held for it",
+                hint="end programs or their sandbox, or make it with less output_bytes",
+                retry_after_s=1,
+            )
+        if self.held_bytes + held_bytes > self._most_held:
+            self._drop(line)
+            raise ApiError(
+                "overloaded",
+                "what runs and programs may print is all that this server may hold",
+                hint="try again, or make the sandbox with less output_bytes",
+                retry_after_s=5,
+            )
+        self._hold(line, held_bytes)
+        return Hold(held_bytes, partial(self.give_back, tenant))
 
     # -- the places' side --------------------------------------------------------------------------
 
@@ -94,6 +138,12 @@ class Admission:
                 "memory or disk of this one run is above this key's quota for all",
                 hint="ask for less memory_bytes or disk_bytes",
             )
+        if place.held_bytes > self.most_held_each:
+            raise ApiError(
+                "quota_exceeded",
+                "this one run may print and leave more than this server may hold",
+                hint="ask for less output_bytes or result_bytes; the operator has held_bytes",
+            )
         if not line.waiting:
             self._turn.append(line)
         line.waiting.append(place)
@@ -105,12 +155,26 @@ class Admission:
         line.running -= 1
         line.memory_bytes -= place.memory_bytes
         line.disk_bytes -= place.disk_bytes
+        self._hold(line, -place.held_bytes)
         self.running -= 1
         self._pace.ended()
         if self._turn:
             self._call()
         else:
             self._drop(line)
+
+    def give_back(self, tenant: Tenant, held_bytes: int) -> None:
+        """Of what is held beyond a run."""
+        line = self._lines[tenant.name]
+        self._hold(line, -held_bytes)
+        if self._turn:
+            self._call()
+        else:
+            self._drop(line)
+
+    def _hold(self, line: _Line, held_bytes: int) -> None:
+        line.held_bytes += held_bytes
+        self.held_bytes += held_bytes
 
     def give_up(self, place: Place) -> None:
         """It waits no longer: its client is gone, or its time is over."""
@@ -142,7 +206,7 @@ class Admission:
         return line
 
     def _drop(self, line: _Line) -> None:
-        if not line.running and not line.waiting and not line.held:
+        if not (line.running or line.waiting or line.held or line.held_bytes):
             self._lines.pop(line.tenant.name, None)
 
     def _let_go(self, place: Place) -> None:
@@ -156,12 +220,17 @@ class Admission:
             self._drop(line)
 
     def _fits(self, line: _Line, place: Place) -> bool:
-        return line.running < self.most_each and line.fits(place)
+        room = (
+            self.held_bytes + place.held_bytes <= self._most_held
+            and line.held_bytes + place.held_bytes <= self.most_held_each
+        )
+        return line.running < self.most_each and line.fits(place) and (room or not place.held_bytes)
 
     def _begin(self, line: _Line, place: Place) -> None:
         line.running += 1
         line.memory_bytes += place.memory_bytes
         line.disk_bytes += place.disk_bytes
+        self._hold(line, place.held_bytes)
         self.running += 1
 
     def _call(self) -> None:
@@ -191,11 +260,17 @@ class Place:
     """One run's way through the queue."""
 
     def __init__(
-        self, admission: Admission, tenant: Tenant, memory_bytes: int, disk_bytes: int
+        self,
+        admission: Admission,
+        tenant: Tenant,
+        memory_bytes: int,
+        disk_bytes: int,
+        held_bytes: int,
     ) -> None:
         self.tenant = tenant
         self.memory_bytes = memory_bytes
         self.disk_bytes = disk_bytes
+        self.held_bytes = held_bytes
         self.called: asyncio.Future[None] | None = None
         self._admission = admission
 
@@ -204,10 +279,16 @@ class Place:
         """Whoever is cancelled notices a step of the loop later; until then it stands in line."""
         return self.called is not None and self.called.done()
 
-    async def __aenter__(self) -> None:
+    def keep(self, size: int) -> Hold:
+        """What became of it stays counted when its place is somebody else's already."""
+        size = min(size, self.held_bytes)
+        self.held_bytes -= size
+        return Hold(size, partial(self._admission.give_back, self.tenant))
+
+    async def __aenter__(self) -> Place:
         called = self._admission.enter(self)
         if called is None:
-            return
+            return self
         try:
             async with asyncio.timeout(self._admission.wait_s):
                 await called
@@ -219,6 +300,7 @@ class Place:
             if isinstance(error, TimeoutError):
                 raise self._admission.timed_out() from None
             raise
+        return self
 
     async def __aexit__(
         self,
@@ -241,6 +323,7 @@ class _Line:
         """Kept sandboxes."""
         self.memory_bytes = 0
         self.disk_bytes = 0
+        self.held_bytes = 0
 
     def fits(self, place: Place) -> bool:
         most = self.tenant.quotas.runs_at_once

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 OPEN = frozenset({"/", "/health", "/ready"})
 LOCAL_TENANT = "local"
+PIECE_BYTES = 1 << 18
 LEAST_SHARE = 16
 """Requests and sockets of one tenant that may be under way, however few connections there are."""
 
@@ -55,6 +56,8 @@ class Visit:
     by_cookie: bool = False
     still_valid: Callable[[], bool] = lambda: True
     """For connections that stay: whether the key is still one."""
+    after: list[Callable[[], None]] = field(default_factory=list)
+    """Done when the request is over: what its answer took is given back."""
 
 
 class Gate:
@@ -84,6 +87,9 @@ class Gate:
                 status = message["status"]
                 own = [*_HEADERS, (b"x-request-id", visit.request_id.encode())]
                 message["headers"] = [*message.get("headers", ()), *own]
+            elif len(message.get("body", b"")) > PIECE_BYTES:
+                await _in_pieces(message, send)
+                return
             await send(message)
 
         failure: BaseException | None = None
@@ -105,6 +111,8 @@ class Gate:
             if not status:
                 await answer(error)(scope, receive, sending)
         finally:
+            for give_back in visit.after:
+                give_back()
             self._server.seen(scope, visit, status, time.perf_counter() - started, failure)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -197,6 +205,15 @@ class Gate:
                 if name == server.sign_in.cookie and server.sign_in.is_session(value):
                     visit.tenant, visit.operator = server.tenant(LOCAL_TENANT), True
                     visit.by_cookie = True
+
+
+async def _in_pieces(message: Message, send: Send) -> None:
+    """So that the request lasts as long as its client reads: what it holds is counted as long."""
+    body = memoryview(message["body"])
+    for start in range(0, len(body), PIECE_BYTES):
+        piece = bytes(body[start : start + PIECE_BYTES])
+        more = start + PIECE_BYTES < len(body) or message.get("more_body", False)
+        await send({"type": "http.response.body", "body": piece, "more_body": more})
 
 
 def _headers(scope: Scope, visit: Visit) -> dict[bytes, str]:

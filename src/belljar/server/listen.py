@@ -1,4 +1,5 @@
-"""uvicorn, with what it lacks: time-outs for headers, bounds for them, a drain that ends."""
+"""uvicorn, with what it lacks: time-outs for headers and for who does not read, bounds, a drain
+that ends."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import asyncio
 import gc
 import signal
 import socket
+import struct
 from asyncio import TimerHandle
 from types import FrameType
 from typing import Any
@@ -92,7 +94,8 @@ def _protocol(server: Server) -> type[HttpToolsProtocol]:
 
 
 class _Bounded(HttpToolsProtocol):
-    """A client may not hold a connection by sending slowly, nor memory by long headers."""
+    """A client may not hold a connection by sending slowly, nor memory by long headers or by not
+    reading its answer."""
 
     belljar: Server
 
@@ -103,6 +106,8 @@ class _Bounded(HttpToolsProtocol):
         """That came since the last headers, piece of a body or message were whole."""
         self._answering: RequestResponseCycle | None = None
         """Not the newest one, if the client has sent requests ahead."""
+        self._unread: tuple[TimerHandle, int] | None = None
+        """When to look again at a client that does not read, and how much it had to read."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -113,6 +118,7 @@ class _Bounded(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_clock()
+        self._is_read()
         if (cycle := self._answering) and not cycle.response_complete:
             cycle.disconnected = True  # uvicorn tells the newest only
             cycle.message_event.set()
@@ -147,6 +153,20 @@ class _Bounded(HttpToolsProtocol):
         else:  # nobody would tell the answer under way when the client goes
             self.transport.abort()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._wait_for_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._is_read()
+
+    def timeout_keep_alive_handler(self) -> None:
+        if self.transport.get_write_buffer_size():
+            self._cut()  # closing would wait until it is read
+        else:
+            super().timeout_keep_alive_handler()
+
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0
         super().on_body(body)
@@ -169,6 +189,29 @@ class _Bounded(HttpToolsProtocol):
 
     def _between_requests(self) -> bool:
         return self.cycle is None or (self.cycle.response_complete and not self.cycle.more_body)
+
+    def _wait_for_reader(self) -> None:
+        """Nothing is added while what is unread waits: unless it becomes less nobody reads."""
+        clock = self.loop.call_later(self.belljar.settings.send_timeout_s, self._look_at_reader)
+        self._unread = (clock, self.transport.get_write_buffer_size())
+
+    def _look_at_reader(self) -> None:
+        assert self._unread is not None
+        if self.transport.get_write_buffer_size() < self._unread[1]:
+            self._wait_for_reader()
+        else:
+            self._cut()
+
+    def _cut(self) -> None:
+        """Also what the kernel holds for it: else that would stay until somebody reads it."""
+        connection = self.transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
+
+    def _is_read(self) -> None:
+        if self._unread is not None:
+            self._unread[0].cancel()
+            self._unread = None
 
     def _start_clock(self) -> None:
         self._head_bytes = 0

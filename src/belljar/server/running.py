@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
@@ -12,7 +13,9 @@ from starlette.requests import Request
 
 from belljar.errors import BelljarError, InvalidRequest, Unavailable
 from belljar.model import Caller, Result, Usage
-from belljar.policy.limits import requested_limits
+from belljar.policy.limits import check_limits, requested_limits
+from belljar.server import budget
+from belljar.server.admission import Place
 from belljar.server.errors import ApiError, code_of
 from belljar.server.gate import Visit, visit_of
 from belljar.server.server import Server
@@ -20,7 +23,7 @@ from belljar.server.tenants import Tenant
 
 log = structlog.get_logger("belljar.server")
 T = TypeVar("T")
-LARGE_BYTES = 1 << 20
+_SIZED = ("memory_bytes", "disk_bytes", "cpus", "output_bytes", "result_bytes")
 
 
 async def run(
@@ -42,13 +45,16 @@ async def run(
     begun, meter = False, None
     try:
         chosen = tenant.options(options, settings.defaults)
-        sized = {name: chosen.get(name) for name in ("memory_bytes", "disk_bytes", "cpus")}
-        limits = requested_limits(settings, sized)
+        limits = requested_limits(settings, {name: chosen.get(name) for name in _SIZED})
+        limits = check_limits(limits, settings)  # what cannot be need not wait for room
         tenant.start()
         arrived = time.perf_counter()
         async with server.admission.place(
-            tenant, memory_bytes=limits.memory_bytes, disk_bytes=limits.disk_bytes
-        ):
+            tenant,
+            memory_bytes=limits.memory_bytes,
+            disk_bytes=limits.disk_bytes,
+            held_bytes=budget.of_run(limits),
+        ) as place:
             server.metrics.queued_seconds.observe(time.perf_counter() - arrived)
             begun = True
             meter = Meter(tenant, limits.cpus)
@@ -56,6 +62,7 @@ async def run(
                 live["on_usage"] = meter.watching(live.get("on_usage"))
             work = execute or server.jar.run
             result = await work(code, **chosen, **live, caller=caller(visit, door))
+            keep(visit, place, result)
     except (BelljarError, ApiError) as error:
         if meter and not isinstance(error, InvalidRequest | Unavailable):
             meter.broke_off()
@@ -124,14 +131,31 @@ def caller(visit: Visit, door: str = "http") -> Caller:
     return Caller(tenant=visit.tenant.name, door=door, request_id=visit.request_id)
 
 
-async def json_of(result: Result) -> bytes:
-    """Large ones in a thread: others are served meanwhile."""
-    size = len(result.stdout) + len(result.stderr)
-    size += sum(len(part) for output in result.outputs for part in output.data.values())
-    size += sum(len(file.content or b"") for file in result.files)
-    if size > LARGE_BYTES:
-        return await asyncio.to_thread(lambda: result.to_json().encode())
-    return result.to_json().encode()
+def keep(visit: Visit, place: Place, result: Result) -> None:
+    """A large result counts as what the server holds until its caller has it."""
+    if (size := budget.size_of(result)) > budget.LARGE_BYTES:
+        visit.after.append(place.keep(size))
+
+
+async def json_of(
+    server: Server,
+    visit: Visit,
+    result: Result,
+    shape: Callable[[Result], Any] = Result.to_dict,
+) -> bytes:
+    """Large ones in a thread: others are served meanwhile. And not too many of them at once."""
+
+    def write() -> bytes:
+        return json.dumps(shape(result)).encode()
+
+    if budget.size_of(result) <= budget.LARGE_BYTES:
+        return write()
+    assert visit.tenant is not None
+    held = await server.answers.hold(visit.tenant, budget.of_answer(result))
+    visit.after.append(held)
+    content = await asyncio.to_thread(write)
+    held.shrink(len(content))
+    return content
 
 
 async def while_client_waits(

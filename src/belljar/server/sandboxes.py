@@ -7,19 +7,21 @@ import contextlib
 import dataclasses
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from belljar.errors import Busy, LimitExceeded, SandboxEnded
-from belljar.kept.processes import Process
 from belljar.kept.sandbox import Sandbox
 from belljar.model import Limits
 from belljar.policy.limits import BOUNDS, requested_limits
+from belljar.server import budget
 from belljar.server.errors import ApiError
 from belljar.server.gate import Visit
+from belljar.server.programs import Programs
 from belljar.server.tenants import Tenant
 
 if TYPE_CHECKING:
@@ -27,10 +29,6 @@ if TYPE_CHECKING:
 
 REMEMBERED = 10_000
 """Sandboxes that have ended, and why."""
-ENDED_PROCESSES = 8
-"""Of each sandbox; what they printed is held as long."""
-MOST_PROCESSES = 32
-"""That run, of each sandbox: the server holds what each has printed."""
 WATCH_S = 5.0
 IDLE_S, LIFETIME_S = 600.0, 3600.0
 """If nobody asks for other times."""
@@ -49,6 +47,7 @@ class Owned:
         limits: Limits,
         datasets: frozenset[str],
         release: Callable[[], None],
+        hold_output: Callable[[int], budget.Hold],
     ) -> None:
         self.box = box
         self.tenant = tenant
@@ -59,11 +58,10 @@ class Owned:
         self.made = time.time()
         self.ground = ("", "", "")
         """Engine, environment and language."""
-        self.processes: dict[int, Process] = {}
+        self.programs = Programs(box, lambda: hold_output(budget.of_program(limits)))
         self._release = release
         self._turn = asyncio.Lock()
         self._waiting = 0
-        self._starting = 0
         self._counted_ms = 0.0
         self._counted_runs = 0
         self._began: float | None = None
@@ -104,36 +102,6 @@ class Owned:
         finally:
             self._turn.release()
 
-    def process(self, process_id: int) -> Process:
-        found = self.processes.get(process_id)
-        if found is None:
-            raise ApiError(
-                "not_found", "there is no such process", hint="GET …/processes lists those that run"
-            )
-        return found
-
-    @contextlib.contextmanager
-    def starting(self) -> Iterator[None]:
-        """One more program; those that are being started count, too."""
-        if len(self.box.processes()) + self._starting >= MOST_PROCESSES:
-            raise ApiError(
-                "quota_exceeded",
-                f"{MOST_PROCESSES} programs run in this sandbox already",
-                hint="end one with POST …/processes/ID/signal",
-                retry_after_s=1,
-            )
-        self._starting += 1
-        try:
-            yield
-        finally:
-            self._starting -= 1
-
-    def add(self, process: Process) -> None:
-        ended = [number for number, one in self.processes.items() if not one.running]
-        for number in ended[:-ENDED_PROCESSES]:
-            del self.processes[number]
-        self.processes[process.process_id] = process
-
     def count_cpu(self) -> float:
         """Adds what was used since it was last counted to the tenant's account: programs in the
         background use some, too. Returns it in milliseconds."""
@@ -163,7 +131,7 @@ class Owned:
 
     def release(self) -> None:
         self._release()
-        self.processes.clear()
+        self.programs.forget()
 
 
 class Book:
@@ -238,6 +206,7 @@ class Book:
                 limits=limits,
                 datasets=frozenset(found for found, _ in datasets.values()),
                 release=release,
+                hold_output=partial(server.admission.hold_output, tenant),
             )
             self._opening.add(owned)
             try:
@@ -275,6 +244,7 @@ class Book:
                     limits=limits,
                     datasets=owned.datasets,
                     release=release,
+                    hold_output=partial(server.admission.hold_output, tenant),
                 )
                 for box, release in zip(boxes, releases, strict=True)
             ]

@@ -14,6 +14,7 @@ import structlog
 from belljar.core import Belljar
 from belljar.errors import BelljarError, InvalidRequest
 from belljar.model import Caller
+from belljar.server import budget
 from belljar.server.admission import Admission
 from belljar.server.datasets import Datasets
 from belljar.server.gate import Visit
@@ -52,7 +53,11 @@ class Server:
         for name, cpu_s in self.state.spent(_today()).items():
             self.tenant(name).recall(_today(), cpu_s)
         self.jar = Belljar(settings.jar)
-        self.admission = Admission(slots=settings.jar.concurrency, wait_s=settings.queue_wait_s)
+        held_bytes = settings.held_bytes or budget.usual_bytes()
+        self.admission = Admission(
+            slots=settings.jar.concurrency, wait_s=settings.queue_wait_s, held_bytes=held_bytes
+        )
+        self.answers = budget.Answers(held_bytes // 2, wait_s=settings.queue_wait_s)
         self.book = Book(self)
         self.datasets = Datasets(
             settings.jar.home / "server" / "datasets", most_bytes=settings.dataset_bytes
@@ -76,9 +81,7 @@ class Server:
         return tenant
 
     def _share(self) -> None:
-        slots = self.admission.slots
-        several = len(self._quotas) > 1
-        self.admission.most_each = max(1, slots * 3 // 4) if several else slots
+        self.admission.share(len(self._quotas) > 1)
 
     def _quotas_of(self, name: str) -> Quotas:
         own = self._quotas.get(name)

@@ -65,6 +65,9 @@ class ServerSettings(BaseSettings):
     """The largest request body, but for uploads of files."""
     bodies_bytes: Annotated[int, Field(ge=1024)] = 256 * MIB
     """All request bodies in memory at once; then 503."""
+    held_bytes: Annotated[int, Field(ge=0)] = 0
+    """What runs and programs may print and leave, by their limits, of all tenants; further runs
+    wait, and programs are refused. 0: a quarter of the machine's memory."""
     header_timeout_s: Seconds = 10.0
     """The longest that a request's headers may take to arrive."""
     body_timeout_s: Seconds = 30.0

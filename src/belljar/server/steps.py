@@ -13,7 +13,7 @@ from starlette.requests import Request
 from belljar.errors import BelljarError, Busy
 from belljar.kept import events
 from belljar.model import Result
-from belljar.server import running
+from belljar.server import budget, running
 from belljar.server.errors import ApiError, name_of
 from belljar.server.gate import Visit
 from belljar.server.sandboxes import Owned
@@ -72,13 +72,18 @@ class Step:
         try:
             async with noted(server, self._visit, owned, code):
                 tenant.start()
-                async with owned.turn(server.settings.queue_wait_s), server.admission.place(tenant):
+                held_bytes = budget.of_step(owned.limits)
+                async with (
+                    owned.turn(server.settings.queue_wait_s),
+                    server.admission.place(tenant, held_bytes=held_bytes) as place,
+                ):
                     self._begun = True
                     owned.begin_run()
                     used_ms = None
                     try:
                         result = await self._run(code, options)
                         used_ms = result.usage.cpu_ms
+                        running.keep(self._visit, place, result)
                     finally:
                         owned.end_run(used_ms)
         finally:

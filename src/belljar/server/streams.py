@@ -15,15 +15,18 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from belljar.kept import events
-from belljar.model import Output
+from belljar.model import Output, Result
+from belljar.server import budget, running
 from belljar.server.errors import answer
+from belljar.server.gate import Visit, visit_of
+from belljar.server.server import Server
 
 EVENTS = "text/event-stream"
 BEFORE_EVENTS_S = 1.0
 """So long a refusal can still be an ordinary error; then the stream begins."""
 PING_S = 15.0
 
-Told = tuple[str, dict[str, Any]]
+Told = tuple[str, dict[str, Any] | Result]
 """The name of an event and what it says."""
 
 
@@ -48,7 +51,7 @@ class Teller:
             case events.Progress(fraction=fraction, message=message):
                 return [("progress", {"fraction": fraction, "message": message})]
             case events.Ended(result=result):
-                return [*self.rest(), ("end", result.to_dict())]
+                return [*self.rest(), ("end", result)]
 
     def rest(self) -> list[Told]:
         """What began as a character and never became one."""
@@ -82,8 +85,33 @@ def _raw(stream: str, data: bytes) -> Told:
     return "output", {"stream": stream, "base64": base64.b64encode(data).decode()}
 
 
+async def text_of(
+    server: Server, visit: Visit, said: dict[str, Any] | Result, **more: Any
+) -> bytes:
+    """As JSON, with `more`; what is large is written beside the loop."""
+    if isinstance(said, Result):
+        return await running.json_of(
+            server, visit, said, lambda result: {**more, **result.to_dict()}
+        )
+
+    def write() -> bytes:
+        return json.dumps({**more, **said}).encode()
+
+    parts = (part["base64"] if isinstance(part, dict) else part for part in _data(said))
+    return await asyncio.to_thread(write) if sum(map(len, parts)) > budget.LARGE_BYTES else write()
+
+
+def _data(said: dict[str, Any]) -> list[Any]:
+    """Of what code has shown."""
+    return list(said["data"].values()) if isinstance(said.get("data"), dict) else []
+
+
 async def respond(
-    told: AsyncIterator[Told], *, send_timeout_s: float, gone: Callable[[], None] | None = None
+    server: Server,
+    request: Request,
+    told: AsyncIterator[Told],
+    *,
+    gone: Callable[[], None] | None = None,
 ) -> StreamingResponse:
     """`told` as a response; what it raises at once is an ordinary error. `gone` is called when the
     client has gone, or everything is said."""
@@ -97,10 +125,13 @@ async def respond(
         if gone:
             gone()
         raise
-    return _Streamed(_texts(told, coming), send_timeout_s=send_timeout_s, gone=gone)
+    texts = _texts(server, visit_of(request), told, coming)
+    return _Streamed(texts, send_timeout_s=server.settings.send_timeout_s, gone=gone)
 
 
-async def _texts(told: AsyncIterator[Told], coming: asyncio.Future[Told]) -> AsyncIterator[bytes]:
+async def _texts(
+    server: Server, visit: Visit, told: AsyncIterator[Told], coming: asyncio.Future[Told]
+) -> AsyncIterator[bytes]:
     try:
         while True:
             await asyncio.wait((coming,), timeout=PING_S)
@@ -109,12 +140,13 @@ async def _texts(told: AsyncIterator[Told], coming: asyncio.Future[Told]) -> Asy
                 continue
             try:
                 name, said = coming.result()
+                text = await text_of(server, visit, said)
             except StopAsyncIteration:
                 return
             except Exception as error:
                 yield b"event: error\ndata: " + bytes(answer(error).body) + b"\n\n"
                 return
-            yield f"event: {name}\ndata: {json.dumps(said)}\n\n".encode()
+            yield b"event: %s\ndata: %s\n\n" % (name.encode(), text)
             coming = asyncio.ensure_future(anext(told))
     finally:
         coming.cancel()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import signal
 
 from fastapi import APIRouter, Request
@@ -44,12 +42,8 @@ async def execute(asked: ExecuteRequest, request: Request) -> Response:
     result = await running.while_client_waits(
         server, request, lambda: running.run(server, request, asked.code, options)
     )
-    told = answer(result)
-    if len(result.stdout) + len(result.stderr) > running.LARGE_BYTES:
-        content = await asyncio.to_thread(json.dumps, told)
-    else:
-        content = json.dumps(told)
-    return Response(content.encode(), media_type="application/json")
+    content = await running.json_of(server, visit_of(request), result, answer)
+    return Response(content, media_type="application/json")
 
 
 def answer(result: Result) -> dict[str, object]:

@@ -64,7 +64,7 @@ async def every(
     inside = given(request, "path")
     if streams.wanted(request):
         pages = _pages(owned.box.files.entries(inside, depth=depth))
-        return await streams.respond(pages, send_timeout_s=server.settings.send_timeout_s)
+        return await streams.respond(server, request, pages)
     found = await owned.box.files.list(inside, depth=depth, most_entries=MOST_ENTRIES)
     return reply({"entries": [shown(info) for info in found]})
 
@@ -240,4 +240,4 @@ async def changes(
                 info = shown(change.info) if change.info else None
                 yield change.what, {"path": change.path, "info": info}
 
-    return await streams.respond(told(), send_timeout_s=server.settings.send_timeout_s)
+    return await streams.respond(server, request, told())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,7 +10,7 @@ from starlette.responses import Response
 
 from belljar.kept.processes import Process
 from belljar.model import Result
-from belljar.server import running, streams
+from belljar.server import budget, running, streams
 from belljar.server.bodies import StrictRoute
 from belljar.server.gate import Visit, visit_of
 from belljar.server.openapi import responses
@@ -64,24 +63,28 @@ async def execute(sandbox_id: str, asked: ExecRequest, request: Request) -> Resp
     async def do() -> Result:
         async with noted(server, visit_of(request), owned, _words(asked)):
             owned.tenant.start()
-            async with server.admission.place(owned.tenant):
-                return await owned.box.exec(asked.program, **options)
+            held_bytes = budget.of_program(owned.limits)
+            async with server.admission.place(owned.tenant, held_bytes=held_bytes) as place:
+                result = await owned.box.exec(asked.program, **options)
+                running.keep(visit_of(request), place, result)
+                return result
 
     try:
         result = await running.while_client_waits(server, request, do)
     finally:
         owned.count_cpu()
     server.metrics.ended(owned.tenant.name, result)
-    return Response(await running.json_of(result), media_type="application/json")
+    told = await running.json_of(server, visit_of(request), result)
+    return Response(told, media_type="application/json")
 
 
 async def start_program(server: Server, visit: Visit, owned: Owned, asked: StartRequest) -> Process:
     options = asked.model_dump(include={"shell", "env", "folder", "terminal"})
     async with noted(server, visit, owned, _words(asked)):
-        with owned.starting():
+        with owned.programs.starting() as held:
             owned.tenant.start()
             process = await owned.box.start(asked.program, **options)
-            owned.add(process)
+            owned.programs.add(process, held)
     return process
 
 
@@ -108,11 +111,7 @@ async def start(sandbox_id: str, asked: StartRequest, request: Request) -> Respo
         if process.running and not asked.detached:
             server.soon(process.kill())
 
-    return await streams.respond(
-        output_of(process, started=True),
-        send_timeout_s=server.settings.send_timeout_s,
-        gone=gone,
-    )
+    return await streams.respond(server, request, output_of(process, started=True), gone=gone)
 
 
 async def output_of(process: Process, *, started: bool = False) -> AsyncIterator[streams.Told]:
@@ -125,7 +124,7 @@ async def output_of(process: Process, *, started: bool = False) -> AsyncIterator
             yield told
     for told in teller.rest():
         yield told
-    yield "exit", (await process.wait()).to_dict()
+    yield "exit", await process.wait()
 
 
 @router.get(
@@ -137,7 +136,7 @@ async def output_of(process: Process, *, started: bool = False) -> AsyncIterator
 )
 async def every(sandbox_id: str, request: Request) -> Response:
     _, owned = owned_by(request, sandbox_id)
-    found = [shown(process) for process in owned.processes.values() if process.running]
+    found = [shown(process) for process in owned.programs.running()]
     return reply({"processes": found})
 
 
@@ -149,9 +148,13 @@ async def every(sandbox_id: str, request: Request) -> Response:
     responses=responses(ProcessState, 400, *ASKING),
 )
 async def one(sandbox_id: str, process_id: int, request: Request) -> Response:
-    _, process = _process(request, sandbox_id, process_id)
-    result = process.result()
-    return await asyncio.to_thread(lambda: reply({**shown(process), "result": result.to_dict()}))
+    server, process = _process(request, sandbox_id, process_id)
+    state = shown(process)
+    told = await running.json_of(
+        *(server, visit_of(request), process.result()),
+        lambda result: {**state, "result": result.to_dict()},
+    )
+    return Response(told, media_type="application/json")
 
 
 @router.get(
@@ -163,7 +166,7 @@ async def one(sandbox_id: str, process_id: int, request: Request) -> Response:
 )
 async def output(sandbox_id: str, process_id: int, request: Request) -> Response:
     server, process = _process(request, sandbox_id, process_id)
-    return await streams.respond(output_of(process), send_timeout_s=server.settings.send_timeout_s)
+    return await streams.respond(server, request, output_of(process))
 
 
 @router.post(
@@ -222,4 +225,4 @@ async def resize(
 
 def _process(request: Request, sandbox_id: str, process_id: int) -> tuple[Server, Process]:
     server, owned = owned_by(request, sandbox_id)
-    return server, owned.process(process_id)
+    return server, owned.programs.find(process_id)

@@ -17,6 +17,7 @@ from belljar.model import Result, Usage
 from belljar.server import running, streams
 from belljar.server.bodies import StrictRoute
 from belljar.server.errors import answer
+from belljar.server.gate import Visit, visit_of
 from belljar.server.openapi import responses
 from belljar.server.schemas import RunAnswer, RunRequest
 from belljar.server.server import Server
@@ -63,7 +64,8 @@ async def run(asked: RunRequest, request: Request) -> Response:
     result = await running.while_client_waits(
         server, request, lambda: running.run(server, request, asked.code, options)
     )
-    return Response(await running.json_of(result), media_type="application/json")
+    content = await running.json_of(server, visit_of(request), result)
+    return Response(content, media_type="application/json")
 
 
 class Ahead:
@@ -140,10 +142,13 @@ async def _streamed(
     if work.done():
         work.result()  # may raise: an ordinary error
     timeout_s = server.settings.send_timeout_s
-    return streams._Streamed(_told(work, ahead), send_timeout_s=timeout_s, gone=gone)
+    told = _told(server, visit_of(request), work, ahead)
+    return streams._Streamed(told, send_timeout_s=timeout_s, gone=gone)
 
 
-async def _told(work: asyncio.Future[Result], ahead: Ahead) -> AsyncIterator[bytes]:
+async def _told(
+    server: Server, visit: Visit, work: asyncio.Future[Result], ahead: Ahead
+) -> AsyncIterator[bytes]:
     """Until the run has ended and everything is said."""
     while ahead or not work.done():
         ahead.news.clear()
@@ -161,7 +166,7 @@ async def _told(work: asyncio.Future[Result], ahead: Ahead) -> AsyncIterator[byt
         yield b"event: error\ndata: " + bytes(answer(error).body) + b"\n\n"
         return
     yield b"event: end\ndata: "
-    content = await running.json_of(work.result())
+    content = await running.json_of(server, visit, work.result())
     for start in range(0, len(content), SEND_BYTES):
         yield content[start : start + SEND_BYTES]
     yield b"\n\n"

@@ -155,15 +155,13 @@ async def run(sandbox_id: str, asked: StepRequest, request: Request) -> Response
     options = {"timeout_s": asked.timeout_s, "stdin": content("stdin", asked.stdin)}
     step = Step(server, visit_of(request), owned, asked.code, tell=tell, **options)
     if tell:
-        timeout_s = server.settings.send_timeout_s
-        return await streams.respond(
-            happening(step, owned), send_timeout_s=timeout_s, gone=step.abandon
-        )
+        return await streams.respond(server, request, happening(step, owned), gone=step.abandon)
     try:
         result = await step.result(request)
     finally:
         step.abandon()
-    return Response(await running.json_of(result), media_type="application/json")
+    told = await running.json_of(server, visit_of(request), result)
+    return Response(told, media_type="application/json")
 
 
 async def happening(step: Step, owned: Owned) -> AsyncIterator[streams.Told]:

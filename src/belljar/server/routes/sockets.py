@@ -10,8 +10,11 @@ it. What happens is told with the names and fields of the server-sent events.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
-from collections.abc import Awaitable
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, WebSocket
@@ -29,12 +32,12 @@ from belljar.server.sandboxes import Owned
 from belljar.server.schemas import Text, content
 from belljar.server.server import Server
 from belljar.server.steps import Step
-from belljar.server.streams import Told
+from belljar.server.streams import Told, text_of
 
 router = APIRouter()
 
-AHEAD = 256
-"""Messages that wait to be sent."""
+AHEAD, AHEAD_BYTES = 256, 1 << 20
+"""Messages that wait to be sent; one may be longer, alone."""
 AT_ONCE = 32
 """Runs and programs that one socket has under way."""
 POLICY, TOO_SLOW = 1008, 1013
@@ -111,7 +114,7 @@ class Talk:
         self._owned = owned
         self._websocket = websocket
         self._patience_s = server.settings.send_timeout_s
-        self._out: asyncio.Queue[str] = asyncio.Queue(AHEAD)
+        self._out = Outbox()
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def live(self) -> None:
@@ -138,14 +141,15 @@ class Talk:
 
     async def _send(self) -> int:
         while True:
-            text = await self._out.get()
+            text = await self._out.next()
             try:
                 async with asyncio.timeout(self._patience_s):
-                    await self._websocket.send_text(text)
+                    await self._websocket.send_text(text.decode())
             except TimeoutError:
                 return TOO_SLOW
             except (RuntimeError, WebSocketDisconnect):
                 return 0
+            await self._out.sent()
 
     async def _look(self) -> int:
         """A client that only listens sends nothing to ask at."""
@@ -183,12 +187,12 @@ class Talk:
             case Extend():
                 box.extend(message.seconds)
             case Stdin():
-                process = self._owned.process(message.process_id)
+                process = self._owned.programs.find(message.process_id)
                 await feed(process, content("data", message.data), close=message.close)
             case Signal():
-                await self._owned.process(message.process_id).kill(message.number)
+                await self._owned.programs.find(message.process_id).kill(message.number)
             case Resize():
-                process = self._owned.process(message.process_id)
+                process = self._owned.programs.find(message.process_id)
                 await process.resize(message.rows, message.columns)
             case Ping():
                 await self._say(message.id, ("pong", {}))
@@ -205,22 +209,23 @@ class Talk:
 
     async def _run(self, message: Run) -> None:
         options = {"timeout_s": message.timeout_s, "stdin": content("stdin", message.stdin)}
-        step = Step(self._server, self._visit, self._owned, message.code, tell=True, **options)
-        try:
-            async for told in happening(step, self._owned):
-                await self._say(message.id, told)
-        except Exception as error:
-            await self._fail(message.id, error)
-        finally:
-            step.abandon()
+        with self._turn() as visit:
+            step = Step(self._server, visit, self._owned, message.code, tell=True, **options)
+            try:
+                async for told in happening(step, self._owned):
+                    await self._say(message.id, told, visit)
+            except Exception as error:
+                await self._fail(message.id, error)
+            finally:
+                step.abandon()
 
     async def _start(self, message: Start) -> None:
         process: Process | None = None
         try:
             process = await start_program(self._server, self._visit, self._owned, message)
-            async for told in output_of(process, started=True):
-                name, said = told
-                await self._say(message.id, (name, {"process_id": process.process_id, **said}))
+            with self._turn() as visit:
+                async for told in output_of(process, started=True):
+                    await self._say(message.id, told, visit, process_id=process.process_id)
         except Exception as error:
             await self._fail(message.id, error)
         finally:
@@ -231,11 +236,59 @@ class Talk:
         said = json.loads(bytes(answer(error).body))
         await self._say(identity, ("error", said))
 
-    def _say(self, identity: str, told: Told) -> Awaitable[None]:
+    @contextmanager
+    def _turn(self) -> Iterator[Visit]:
+        """For one thing that is under way: what its result takes is given back after it, and not
+        with the socket."""
+        visit = dataclasses.replace(self._visit, after=[])
+        try:
+            yield visit
+        finally:
+            for give_back in visit.after:
+                give_back()
+
+    async def _say(
+        self, identity: str, told: Told, visit: Visit | None = None, **more: Any
+    ) -> None:
         name, said = told
         if name == "sandbox":
             said = {"sandbox": said}  # it has an id of its own
-        return self._out.put(json.dumps({"type": name, "id": identity, **said}))
+        more = {"type": name, "id": identity, **more}
+        await self._out.put(await text_of(self._server, visit or self._visit, said, **more))
+
+
+class Outbox:
+    """What waits to be sent: whoever has more to say waits, too, and with something large until it
+    is sent."""
+
+    def __init__(self) -> None:
+        self._texts: deque[bytes] = deque()
+        self._bytes = 0
+        self._news = asyncio.Condition()
+
+    async def put(self, text: bytes) -> None:
+        async with self._news:
+            await self._news.wait_for(lambda: self._has_room(len(text)))
+            self._texts.append(text)
+            self._bytes += len(text)
+            self._news.notify_all()
+            if len(text) > AHEAD_BYTES:
+                await self._news.wait_for(lambda: all(one is not text for one in self._texts))
+
+    async def next(self) -> bytes:
+        async with self._news:
+            await self._news.wait_for(lambda: self._texts)
+            return self._texts[0]
+
+    async def sent(self) -> None:
+        """What was next is with the client's own buffers."""
+        async with self._news:
+            self._bytes -= len(self._texts.popleft())
+            self._news.notify_all()
+
+    def _has_room(self, size: int) -> bool:
+        few = len(self._texts) < AHEAD and self._bytes + size <= AHEAD_BYTES
+        return few or not self._texts
 
 
 def _read(given: Any) -> Message:
