@@ -6,6 +6,7 @@ Whatever the guest sends is bounded and strictly read; it can at worst lie about
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from belljar.sending import Sending
 
 READY_S = 60.0
 _RECEIVE = 256 * 1024
+BY_GATEWAY = "named hosts, by the gateway (in the agent's stream)"
 
 
 class Hearing:
@@ -45,6 +47,18 @@ class Hearing:
                 f"the agent was not ready within {READY_S:.0f} s", hint="is the machine overloaded?"
             ) from None
 
+    def gone(self) -> bool:
+        """Asked of the stream itself: the loop may not have come to reading its end yet."""
+        if not self.lost:
+            try:
+                if not self.wall.stream.recv(1, socket.MSG_PEEK):
+                    self._lose(self._verdict())
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                self._lose(f"the stream broke: {error}")
+        return bool(self.lost)
+
     async def destroy(self) -> None:
         self._stop_listening()
         if not self._ready.done():
@@ -60,6 +74,7 @@ class Hearing:
         if self._line:
             self._line.close()
         self._line = Line(self._loop, doors.wire(), self._sending)
+        self.isolation = {**self.isolation, "network": BY_GATEWAY}
 
     def _name_hosts(self, hosts: Mapping[str, str]) -> str:
         """What /etc/hosts is to say, unless it is a file of the host, which is then written."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from belljar.engines.base import Capabilities, Control, Ground
 from belljar.engines.linux import landlock
-from belljar.engines.linux.root import ETC_FILES
+from belljar.engines.linux.places import HOSTS
 from belljar.engines.making import Making
 from belljar.errors import (
     BelljarError,
@@ -45,7 +45,7 @@ _WEAK = ("absent", "unknown", "not write-protected")
 
 class DockerEngine:
     name = "docker"
-    capabilities = Capabilities(most_waiting=16, kept=True, terminals=False)
+    capabilities = Capabilities(most_waiting=16, kept=True, terminals=False, network=True)
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -130,7 +130,7 @@ class DockerEngine:
             title = f"belljar-{secrets.token_hex(8)}"
             inputs = self._owner.new_inputs(title) if facts.local else None
             # Docker empties the image's own.
-            hosts = self._owner.shared("hosts", ETC_FILES["hosts"]) if facts.local else None
+            hosts = self._owner.new_hosts(title, HOSTS) if facts.local else None
             uid = self._take_uid()
             try:
                 place = replace(place, inputs=inputs, hosts=hosts, uid=uid)
@@ -139,6 +139,8 @@ class DockerEngine:
                 self.uids.discard(uid)
                 if inputs:
                     shutil.rmtree(inputs, ignore_errors=True)
+                if hosts:
+                    hosts.unlink(missing_ok=True)
                 raise
 
     def _profile(self, facts: Facts) -> str | None:
@@ -189,6 +191,7 @@ class DockerEngine:
                 stream,
                 isolation=isolation,
                 inputs=place.inputs,
+                hosts=place.hosts,
                 limits=limits,
                 reserve=plan.reserve(place, ground, waiting=waiting),
                 uid=place.uid,

@@ -44,6 +44,14 @@ class Owner:
         path.chmod(0o755)
         return path
 
+    def new_hosts(self, container: str, content: str) -> Path:
+        """Its /etc/hosts, to be changed in its place: a mounted file is not followed by name."""
+        self._claim()
+        path = self._folder / f"{container}.hosts"
+        path.write_text(content)
+        path.chmod(0o644)
+        return path
+
     def shared(self, name: str, content: str) -> Path:
         """A file for all our containers."""
         self._claim()

@@ -63,6 +63,7 @@ READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-tri
 # little in each; loopback needs no large windows.
 SYSCTLS = {
     "net.core.somaxconn": "32",
+    "net.ipv4.ip_unprivileged_port_start": "0",  # the agent, a nobody, has doors at 80 and 443
     "net.ipv4.tcp_rmem": "4096 16384 16384",
     "net.ipv4.tcp_wmem": "4096 16384 65536",
     "net.ipv4.igmp_max_memberships": "0",

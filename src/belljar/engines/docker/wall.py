@@ -44,6 +44,7 @@ class DockerWall(DestroyedOnce):
         *,
         isolation: Mapping[str, str],
         inputs: Path | None,
+        hosts: Path | None,
         limits: Limits,
         reserve: plan.Reserve,
         uid: int,
@@ -51,6 +52,8 @@ class DockerWall(DestroyedOnce):
         self.stream = stream
         self.isolation = isolation
         self.inputs = inputs
+        self.hosts = hosts
+        """Its /etc/hosts, on the host."""
         self.container = container
         self.uid = uid
         self._engine = engine
@@ -168,6 +171,8 @@ class DockerWall(DestroyedOnce):
         finally:
             if self.inputs:
                 shutil.rmtree(self.inputs, ignore_errors=True)
+            if self.hosts:
+                self.hosts.unlink(missing_ok=True)
             self._engine.uids.discard(self.uid)
             self._engine.walls.discard(self)
 

@@ -50,7 +50,7 @@ class Root(NamedTuple):
 
 class GvisorEngine:
     name = "gvisor"
-    capabilities = Capabilities(disk_files=False, most_waiting=16, kept=True)
+    capabilities = Capabilities(disk_files=False, most_waiting=16, kept=True, network=True)
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

@@ -37,7 +37,7 @@ QEMU_PROCESSES = 128
 
 class MicrovmEngine:
     name = "microvm"
-    capabilities = Capabilities(most_waiting=4, kept=True)
+    capabilities = Capabilities(most_waiting=4, kept=True, network=True)
     interpreter = contents.INTERPRETER
 
     def __init__(self, settings: Settings) -> None:
