@@ -11,6 +11,7 @@ from belljar.environments.folders import Progress
 from belljar.errors import Closed
 from belljar.holding import Held
 from belljar.model import NOBODY, Caller, Result
+from belljar.networking import OnEgress
 from belljar.options import RunOptions, make_request
 from belljar.service import Service
 from belljar.settings import Settings
@@ -32,6 +33,8 @@ class Belljar:
         self.settings = settings or Settings()
         self._rules = rules
         self._on_progress = on_progress
+        self.on_egress: OnEgress | None = None
+        """Called with every attempt to reach something, and its tenant; to be set before a run."""
         self._service: Service | None = None
         self._closed = False
 
@@ -113,5 +116,10 @@ class Belljar:
         if self._closed:
             raise Closed("this Belljar is closed", hint="make a new one")
         if self._service is None:
-            self._service = Service(self.settings, rules=self._rules, on_progress=self._on_progress)
+            self._service = Service(
+                self.settings,
+                rules=self._rules,
+                on_progress=self._on_progress,
+                on_egress=self.on_egress,
+            )
         return self._service

@@ -15,6 +15,7 @@ from belljar.trail.entry import Entry, Recorder
 
 if TYPE_CHECKING:
     from belljar.inputs import Source
+    from belljar.networking import Outlet
     from belljar.packages import Packages
 
 Check = Callable[[Request], Request]
@@ -37,6 +38,8 @@ class Held:
     decide: Check
     """Policy's word about one run."""
     packages: Packages
+    outlet: Outlet | None = None
+    """Its way to the network."""
     copied: tuple[Source, ...] = ()
     """Inputs that could not be mounted."""
     recorder: Recorder | None = None
@@ -60,12 +63,14 @@ class Held:
         code: str = "",
         timeout_s: float | None = None,
         stdin: str | bytes = b"",
+        network: Any = (),
         **more: Any,
     ) -> Entry:
         """One attempt, for the trail."""
         if self.recorder is None or not self.recorder.on:
             return Entry()
-        return await self.recorder.entry(action, self._asked(code, timeout_s, stdin), **more)
+        asked = dataclasses.replace(self._asked(code, timeout_s, stdin), network=network)
+        return await self.recorder.entry(action, asked, **more)
 
     def _asked(self, code: str, timeout_s: float | None, stdin: str | bytes) -> Request:
         limits = self.request.limits
@@ -73,7 +78,14 @@ class Held:
             limits = dataclasses.replace(limits, timeout_s=timeout_s)
         given = stdin.encode() if isinstance(stdin, str) else stdin
         return dataclasses.replace(
-            self.request, code=code, limits=limits, stdin=given, files={}, inputs={}
+            self.request,
+            code=code,
+            limits=limits,
+            stdin=given,
+            files={},
+            inputs={},
+            network=(),
+            secrets={},
         )
 
     def check_copies(self) -> None:
@@ -96,6 +108,8 @@ class Held:
         except BaseException as error:
             await life.fail(error)
             raise
+        if self.outlet:
+            self.outlet.belongs(life)
         return dataclasses.replace(other, recorder=recorder, life=life), branch
 
     async def _branch(self) -> tuple[Held, Branch]:
@@ -106,6 +120,8 @@ class Held:
                 hint="the jail can",
             )
         branch: Branch = await make(self.conversation.wall, self.request.limits)
+        if self.outlet:
+            self.outlet.share()
         other = dataclasses.replace(
             self, conversation=Conversation(branch.wall), packages=self.packages.for_branch()
         )
@@ -126,9 +142,19 @@ class Held:
             raise
         return True
 
+    async def set_network(self, asked: object) -> None:
+        """Other rules for a sandbox that was made with some."""
+        if self.outlet is None:
+            raise Unsupported(
+                "network: this sandbox was made without one", hint="make it with network=Allow(…)"
+            )
+        await self.outlet.change(asked, self.engine, self.conversation)
+
     async def release(self) -> None:
         await self.conversation.destroy()
         self.packages.close()
+        if self.outlet:
+            await self.outlet.leave()
 
 
 def mounting(engine: Engine, request: Request) -> MountingEngine:

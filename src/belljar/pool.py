@@ -191,7 +191,7 @@ class _Queue:
         lost: list[Sandbox] = []
         while self.waiting:
             sandbox = self.waiting.pop()  # the newest, whose memory is still in the caches
-            if not sandbox.lost:
+            if not sandbox.gone():
                 return sandbox, lost
             lost.append(sandbox)
         if self.was_filled:  # found empty: demand is higher than what waits

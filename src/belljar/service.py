@@ -29,6 +29,7 @@ from belljar.errors import (
 )
 from belljar.holding import Held, mounting, unmountable
 from belljar.model import NOBODY, Caller, Finding, Request, Result
+from belljar.networking import Network, OnEgress, Outlet
 from belljar.policy import filter as static_filter
 from belljar.policy.decide import Decision, decide
 from belljar.policy.names import check_names
@@ -57,12 +58,14 @@ class Service:
         *,
         rules: static_filter.Rules | None = None,
         on_progress: Progress | None = None,
+        on_egress: OnEgress | None = None,
     ) -> None:
         self.settings = settings
         self.closed = False
         self._walls = Walls(settings)
         self._rules = rules or static_filter.Rules()
         self._grounds = execution.Grounds(settings, on_progress)
+        self._network = Network(settings, on_egress)
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._runs: set[asyncio.Task[object]] = set()
         self._idle: asyncio.Future[None] | None = None
@@ -143,9 +146,10 @@ class Service:
             request, ground, engine.interpreter, stdin_descriptor=stdin_descriptor
         )
         added = await self._packages(request, environment, engine) if request.packages else None
-        outcome, isolation = await self._execute(
-            pool, ground, order, entry, on_output, on_usage, added
-        )
+        async with self._network.opened(request, entry) as outlet:
+            outcome, isolation = await self._execute(
+                pool, ground, order, entry, on_output, on_usage, added, outlet
+            )
         outcome.error = execution.uncaught(request, outcome)
         if request.language_level == "restricted":
             isolation = {**isolation, "language": restricted.mechanism()}
@@ -175,6 +179,7 @@ class Service:
                 *execution.remarks(outcome, self.settings),
             ),
             findings=verdict.findings,
+            egress=tuple(outlet.egress) if outlet else (),
         )
 
     async def warm(self, name: str, count: int, *, engine: str = "auto") -> None:
@@ -210,14 +215,16 @@ class Service:
         life = await recorder.entry("sandbox", request, paths=[*map(str, paths)][:100] or None)
         try:
             await life.written()
-            held = await self._keep(request, paths)
+            held = await self._keep(request, paths, life)
         except BaseException as error:
             await life.fail(error)
             raise
         most_s = held.maximum_s if maximum_s is None else min(held.maximum_s, maximum_s)
         return dataclasses.replace(held, recorder=recorder, life=life, maximum_s=most_s)
 
-    async def _keep(self, request: Request, paths: Mapping[str, str | os.PathLike[str]]) -> Held:
+    async def _keep(
+        self, request: Request, paths: Mapping[str, str | os.PathLike[str]], life: Entry
+    ) -> Held:
         from belljar import inputs  # only who keeps sandboxes needs it
 
         decision = self._decide(request)
@@ -233,10 +240,19 @@ class Service:
         order = execution.order(request, ground, engine.interpreter)
         driver = execution.driver(request, ground)
         sets = await self._packages(request, environment, engine)
+        outlet = None
         try:
-            wall, copied = await inputs.walled(engine, ground, request.limits, sources, sets.mounts)
+            if request.network:
+                outlet = await self._network.open(request, life)
+                order = outlet.order(order, engine)
+            doors = outlet.doors(engine) if outlet else None
+            wall, copied = await inputs.walled(
+                engine, ground, request.limits, sources, sets.mounts, doors=doors
+            )
         except BaseException as error:
             sets.close()
+            if outlet:
+                await outlet.leave()
             if isinstance(error, CannotMount):
                 raise unmountable(error) from error
             raise
@@ -244,10 +260,11 @@ class Service:
         return Held(
             conversation=Conversation(wall),
             packages=sets,
+            outlet=outlet,
             copied=copied,
             engine=engine,
             ground=ground,
-            request=request,
+            request=dataclasses.replace(request, inputs=order.inputs),
             env=order.env,
             driver=driver,
             reason=reason,
@@ -269,6 +286,7 @@ class Service:
             await self._idle
         self._grounds.close()
         await self._walls.close()
+        await self._network.close()
         if self._book and (await asyncio.wait([self._book])) and not self._book.exception():
             await asyncio.to_thread(self._book.result().close)
 
@@ -349,12 +367,16 @@ class Service:
         on_output: OnOutput | None = None,
         on_usage: OnUsage | None = None,
         added: Packages | None = None,
+        outlet: Outlet | None = None,
     ) -> tuple[Outcome, Mapping[str, str]]:
         await self._slots.acquire()
         try:
-            if added:
-                order = execution.with_packages(order, added.path)
-                sandbox = await pool.make_with(ground, order.limits, added.mounts)
+            order = execution.with_packages(order, added.path) if added else order
+            order = outlet.order(order, pool.engine) if outlet else order
+            doors = outlet.doors(pool.engine) if outlet else None
+            if added or doors:
+                mounts = added.mounts if added else ()
+                sandbox = await pool.make_with(ground, order.limits, mounts, doors=doors)
             else:
                 sandbox = await pool.take(ground, order.limits)
         except BaseException as error:

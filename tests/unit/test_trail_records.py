@@ -113,6 +113,7 @@ def test_n1_an_attempt_to_reach_something_is_written_whatever_it_says(
         port=443,
         verdict="refused",
         path=host,
+        status=200,
         bytes_sent=number,  # type: ignore[arg-type]
     )
     content = {**records.tried(tried, tenant=host, sandbox=""), "kind": "egress"}

@@ -91,8 +91,8 @@ def secrets(given: list[str], headers: list[str]) -> dict[str, Secret]:
                 " itself: others on this machine can read command lines",
                 hint=f"--secret {name}=env:VARIABLE@HOST, or {name}=file:PATH@HOST",
             )
-        form = forms.pop(name, None)
-        found[name] = Secret(source, host=host, **({"header": form} if form else {}))
+        header = forms.pop(name, None) or Secret.header
+        found[name] = Secret(source, host=host, header=header)
     if forms:
         raise InvalidRequest(f"--secret-header: there is no --secret {next(iter(forms))}")
     return found

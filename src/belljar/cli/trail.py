@@ -303,29 +303,22 @@ def _tell_egress(tried: list[dict[str, Any]], *, json: bool) -> None:
 
         print(dumps(tried, indent=2))
         return
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in ("time", "run"):
-        table.add_column(name, no_wrap=True)
-    for name in ("tenant", "verdict", "what", "address", "bytes", "rule, or why not"):
-        table.add_column(name, overflow="fold")
+    console = Console(highlight=False, soft_wrap=True)
     for one in tried:
         count = f" ({one['count']} times)" if one.get("count", 1) > 1 else ""
         what = f"{one.get('method', '')} {one.get('host', '')}:{one.get('port', '')}"
-        table.add_row(
-            str(one["time"])[:19].replace("T", " "),
-            str(one["id"])[:12],
-            _safe(one.get("tenant")),
-            _safe(f"{one['status']}{count}"),
-            _safe(f"{what}{one.get('path', '')}".strip()),
-            _safe(one.get("address")),
-            f"{one.get('bytes_sent', 0)}/{one.get('bytes_received', 0)}",
-            _safe(one.get("why") or one.get("rule")),
+        how = one.get("why") or (
+            f"{one.get('http_status', '')} {one.get('address', '')}, "
+            f"{one.get('bytes_sent', 0)} bytes sent, {one.get('bytes_received', 0)} received"
         )
-    Console(highlight=False).print(table)
+        colour = {"allowed": "green", "blocked": "red"}.get(one["status"], "yellow")
+        console.print(
+            f"{str(one['time'])[:19].replace('T', ' ')}  {str(one['id'])[:12]}"
+            f"  {_safe(one.get('tenant'))}  [{colour}]{_safe(one['status'])}[/]{count}"
+            f"  {_safe((what + one.get('path', '')).strip())}: {_safe(how.strip())}"
+        )
 
 
 def _draw_one(entry: Recorded) -> None:

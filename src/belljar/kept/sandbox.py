@@ -30,6 +30,7 @@ from belljar.kept.processes import Process, command
 from belljar.kept.run import Run
 from belljar.kept.setup import WORKSPACE
 from belljar.model import Result
+from belljar.network import Allow
 from belljar.trail.entry import Entry
 
 
@@ -109,6 +110,8 @@ class Sandbox:
     async def _set_up(self, held: Held) -> None:
         talk = held.conversation
         await talk.ask("set_up", **setup.first(held, self._options))
+        if held.outlet:
+            await held.outlet.join(held.engine, talk)
         for name, content in held.request.files.items():
             await self.files.write(f"{WORKSPACE}/{name}", content)
         for name, content in held.request.inputs.items():
@@ -157,11 +160,11 @@ class Sandbox:
         """Runs `code` after everything that ran before."""
         attempt = await self._entry("run", code=code, timeout_s=timeout_s, stdin=stdin)
         async with attempt as entry, self._taking_turns():
-            started = self._begin(code, timeout_s, stdin, on_event)
+            started = self._begin(code, timeout_s, stdin, on_event, entry)
             try:
-                return await entry.end(await started.result())
+                return await entry.end(await self._with_egress(entry, await started.result()))
             finally:
-                self._now = None
+                self._done(entry)
 
     async def stream(
         self, code: str, *, timeout_s: float | None = None, stdin: str | bytes = b""
@@ -169,14 +172,15 @@ class Sandbox:
         """As `run`, but yields what happens while it happens; the last event has the result."""
         attempt = await self._entry("run", code=code, timeout_s=timeout_s, stdin=stdin)
         async with attempt as entry, self._taking_turns():
-            started = self._begin(code, timeout_s, stdin, None)
+            started = self._begin(code, timeout_s, stdin, None, entry)
             try:
                 async for event in started.happening():
                     if isinstance(event, events.Ended):
-                        event = events.Ended(result=await entry.end(event.result))
+                        result = await self._with_egress(entry, event.result)
+                        event = events.Ended(result=await entry.end(result))
                     yield event
             finally:
-                self._now = None
+                self._done(entry)
                 started.cancel()
 
     def interrupt(self) -> None:
@@ -200,6 +204,7 @@ class Sandbox:
         timeout_s: float | None,
         stdin: str | bytes,
         on_event: Callable[[events.Event], None] | None,
+        entry: Entry,
     ) -> Run:
         held = self._usable()
         if self._runs >= self._options.max_runs:
@@ -216,11 +221,22 @@ class Sandbox:
             maximum_s=held.maximum_s,
             result=lambda told: self._result(held, told),
         )
+        if held.outlet:
+            held.outlet.watch(entry.id)
         started.on_event = on_event
         started.start(request.code, stdin=request.stdin)
         held.conversation.wall.settle()  # in the time that the question takes to get there
         self._now = started
         return started
+
+    async def _with_egress(self, entry: Entry, result: Result) -> Result:
+        outlet = self._held.outlet if self._held else None
+        return await outlet.told(entry.id, result) if outlet else result
+
+    def _done(self, entry: Entry) -> None:
+        self._now = None
+        if self._held and self._held.outlet:
+            self._held.outlet.unwatch(entry.id)
 
     def _result(self, held: Held, told: Mapping[str, Any]) -> Result:
         result = telling.make_result(held, told, run_id=self._runs)
@@ -321,6 +337,20 @@ class Sandbox:
                 new = [folder for folder in held.packages.path if folder not in before]
                 await self._ask(held, "install", package_path=new)
             return held.packages.versions
+
+    # -- the network -----------------------------------------------------------------------------
+
+    @property
+    def network(self) -> tuple[Allow, ...]:
+        """The rules as they are now; none: nothing can be reached."""
+        held = self._usable(state=False)
+        return held.outlet.rules if held.outlet else ()
+
+    async def set_network(self, network: Allow | str | Sequence[Allow | str] | None) -> None:
+        """Other rules from now on, also for what runs; connections that they do not allow are cut.
+        For a sandbox that was made with `network`; branches share their parent's."""
+        async with await self._entry("network", network=network):
+            await self._usable(state=False).set_network(network)
 
     # -- going back, branching -------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from belljar.kept.options import make_options
 from belljar.kept.setup import WORKSPACE
 from belljar.kept.sync_files import SyncFiles
 from belljar.model import Result
+from belljar.network import Allow
 from belljar.portal import Portal
 
 T = TypeVar("T")
@@ -164,6 +165,16 @@ class Sandbox:
         """Makes packages importable from the next run on, also after `rollback` and in branches
         that are made from now on. Returns the versions of all that were installed here."""
         return self._call(self._opened().install(*packages))
+
+    @property
+    def network(self) -> tuple[Allow, ...]:
+        """The rules as they are now; none: nothing can be reached."""
+        return self._opened().network
+
+    def set_network(self, network: Allow | str | Sequence[Allow | str] | None) -> None:
+        """Other rules from now on, also for what runs; connections that they do not allow are cut.
+        For a sandbox that was made with `network`; branches share their parent's."""
+        self._call(self._opened().set_network(network))
 
     def checkpoints(self) -> tuple[int, ...]:
         """The runs that can be undone, oldest first: `rollback` goes to before one of them."""

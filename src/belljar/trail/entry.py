@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from belljar.errors import Busy, Closed, InvalidRequest, TrailError
 from belljar.model import Caller, Request, Result
+from belljar.network import Egress
 from belljar.settings import Settings
 
 INLINE_BYTES = 1 << 20
@@ -37,6 +38,8 @@ class Entry:
         self.id = os.urandom(16).hex()
         self.seq = 0
         """Which line the attempt became; the book's to set."""
+        self.tenant: str = (content or {}).get("tenant") or ""
+        self._sandbox: str = (content or {}).get("sandbox") or ""
         self._book = book
         self._over = book is None
         self._attempt = book.put("attempt", self, content or {}) if book else None
@@ -51,11 +54,15 @@ class Entry:
     def over(self) -> bool:
         return self._over
 
-    def note(self, content: dict[str, Any]) -> Awaitable[None] | None:
-        """Something that happened meanwhile, on its way; None if it is over, or never written."""
+    def tried(self, egress: Egress, *, run: str = "") -> Awaitable[None] | None:
+        """An attempt to reach something meanwhile, on its way into the trail; None if this is over,
+        or never written. `run`: which one of a kept sandbox, if that is known."""
         if self._over or self._book is None:
             return None
-        return self._book.put("egress", self, content)
+        from belljar.trail import records
+
+        more = {"tenant": self.tenant, "sandbox": self._sandbox, "run": run}
+        return self._book.put("egress", self, records.tried(egress, **more))
 
     async def end(self, result: Result) -> Result:
         """The result as it may be told: it is in the trail."""

@@ -259,7 +259,8 @@ def tried(egress: Egress, **more: Any) -> dict[str, Any]:
     for item in fields(Egress):
         value = getattr(egress, item.name)
         if item.name != "verdict" and value not in ("", 0):
-            line[item.name] = text(value, 1000) if isinstance(value, str) else number(value)
+            name = "http_status" if item.name == "status" else item.name
+            line[name] = text(value, 1000) if isinstance(value, str) else number(value)
     return line | {name: plain(value) for name, value in more.items() if value}
 
 

@@ -25,7 +25,7 @@ lines = sa.Table(
 """Written once, never changed. `body` is canonical JSON and what is hashed; the columns beside it
 repeat it, to be searched by."""
 
-EGRESS = sa.literal_column("'egress'")
+EGRESS: sa.ColumnElement[str] = sa.literal_column("'egress'")
 """A literal: with a parameter no database would look into the index below."""
 sa.Index(
     "ix_trail_lines_egress",

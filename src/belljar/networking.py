@@ -1,0 +1,216 @@
+"""A sandbox's way to the gateway (N1, N2): opened before its run, closed before the run's end is
+written, so that everything that was tried in between is in the trail."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING, cast
+
+from belljar.conversation import Conversation
+from belljar.engines.base import DoorEngine, Doors, Engine
+from belljar.errors import BelljarError, NetworkRefused, TrailError
+from belljar.model import Request, Result
+from belljar.network import Egress, Rules, Secret
+from belljar.policy.network import check_change, check_network
+from belljar.sandbox import Order
+from belljar.settings import Settings
+from belljar.trail.entry import Entry
+
+if TYPE_CHECKING:
+    from belljar.egress.gateway import Gateway, Lease
+
+MOST_TOLD = 100
+"""Attempts that a result has; the trail has all."""
+CLOSE_S = 10.0
+
+OnEgress = Callable[[Egress, str], None]
+"""With every attempt, of whatever sandbox, and its tenant."""
+
+
+class Network:
+    """The gateway of one Belljar, started with the first run that has rules."""
+
+    def __init__(self, settings: Settings, on_egress: OnEgress | None = None) -> None:
+        self._settings = settings
+        self._on_egress = on_egress
+        self._gateway: Gateway | None = None
+
+    async def open(self, request: Request, entry: Entry) -> Outlet:
+        """`entry`: what the attempts belong to."""
+        from belljar.egress.gateway import Gateway  # few runs have a network
+
+        if self._gateway is None:
+            self._gateway = Gateway(self._settings)
+        rules = cast(Rules, request.network)
+        outlet = Outlet(self._settings, rules, request.secrets, entry, self._on_egress)
+        outlet.lease = await self._gateway.open(rules, request.secrets, on_egress=outlet.tried)
+        return outlet
+
+    @contextlib.asynccontextmanager
+    async def opened(self, request: Request, entry: Entry) -> AsyncIterator[Outlet | None]:
+        """For one run; None if it has no rules."""
+        if not request.network:
+            yield None
+            return
+        outlet = await self.open(request, entry)
+        try:
+            yield outlet
+        finally:
+            await outlet.close()
+
+    async def close(self) -> None:
+        if self._gateway:
+            await self._gateway.close()
+
+
+class Outlet:
+    """One sandbox's way out; branches of a kept sandbox share it."""
+
+    lease: Lease
+
+    def __init__(
+        self,
+        settings: Settings,
+        rules: Rules,
+        secrets: Mapping[str, Secret],
+        entry: Entry,
+        on_egress: OnEgress | None,
+    ) -> None:
+        self.rules = rules
+        self.egress: list[Egress] = []
+        """The first of them."""
+        self._trusts_others = not all(rule.inspect for rule in rules)
+        """Its code was given the certificates of other authorities than the gateway's, too."""
+        self._settings = settings
+        self._secrets = secrets
+        self._entries = [entry]
+        self._users = 1
+        self._on_egress = on_egress
+        self._runs: dict[str, list[Egress]] = {}
+        self._unwritten: set[asyncio.Future[None]] = set()
+        self._failure: TrailError | None = None
+        self._turn = asyncio.Lock()
+
+    # -- the sandbox -----------------------------------------------------------------------------
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        return self.lease.variables
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        return self.lease.files
+
+    def doors(self, engine: Engine) -> Doors | None:
+        """Those of the wall itself, if it has any; else they are in the agent's stream."""
+        return self._doors() if engine.capabilities.doors else None
+
+    def order(self, order: Order, engine: Engine) -> Order:
+        """With what the code needs to find the gateway and to trust it."""
+        return dataclasses.replace(
+            order,
+            env={**order.env, **self.variables},
+            inputs={**order.inputs, **self.files},
+            doors=None if engine.capabilities.doors else self._doors(),
+        )
+
+    async def join(self, engine: Engine, talk: Conversation) -> None:
+        """A kept sandbox that is there and whose wall has no doors."""
+        if not engine.capabilities.doors:
+            await talk.open_doors(self._doors())
+
+    async def change(self, asked: object, engine: Engine, talk: Conversation) -> None:
+        """Other rules, from now on; what they do not allow is cut."""
+        found = check_network(asked, self._settings)
+        check_change(found, self._secrets)
+        async with self._turn:
+            if not self._trusts_others and not all(rule.inspect for rule in found):
+                raise NetworkRefused(
+                    "network: a sandbox made without inspect=False trusts the gateway alone",
+                    hint="make it with such a rule",
+                )
+            await self.lease.change(found)
+            self.rules = found
+            if engine.capabilities.doors:
+                await cast(DoorEngine, engine).name_hosts(talk.wall, self.lease.hosts)
+            else:
+                await talk.name_hosts(self.lease.hosts)
+
+    def _doors(self) -> Doors:
+        return Doors(wire=self.lease.wire, hosts=self.lease.hosts)
+
+    # -- what is tried ---------------------------------------------------------------------------
+
+    def tried(self, egress: Egress) -> None:
+        """One attempt, as the gateway tells it."""
+        for told in (self.egress, *self._runs.values()):
+            if len(told) < MOST_TOLD:
+                told.append(egress)
+        entry = next((one for one in self._entries if not one.over), self._entries[0])
+        run = next(iter(self._runs)) if len(self._runs) == 1 else ""
+        if writing := entry.tried(egress, run=run):
+            future = asyncio.ensure_future(writing)
+            self._unwritten.add(future)
+            future.add_done_callback(self._written)
+        if self._on_egress:
+            self._on_egress(egress, entry.tenant)
+
+    def watch(self, run: str) -> None:
+        """A run of a kept sandbox begins."""
+        self._runs[run] = []
+
+    async def told(self, run: str, result: Result) -> Result:
+        """The end of that run, with what was tried meanwhile; it is in the trail."""
+        with contextlib.suppress(BelljarError):
+            async with self._turn:
+                await self.lease.change(self.rules)  # answered after all that was told before
+        await self._settled()
+        return dataclasses.replace(result, egress=tuple(self._runs.get(run, ())))
+
+    def unwatch(self, run: str) -> None:
+        self._runs.pop(run, None)
+
+    async def _settled(self) -> None:
+        """Nothing that was tried is left to be written."""
+        if self._unwritten:
+            await asyncio.wait(self._unwritten)
+        if self._failure:
+            raise self._failure
+
+    def _written(self, future: asyncio.Future[None]) -> None:
+        self._unwritten.discard(future)
+        if not future.cancelled() and isinstance(error := future.exception(), TrailError):
+            if self._failure is None:
+                cutting = asyncio.ensure_future(self._cut())
+                cutting.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._failure = self._failure or error
+
+    async def _cut(self) -> None:
+        """Nobody reaches anything that is not written down."""
+        await self.lease.change(())
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def share(self) -> None:
+        """By one more branch."""
+        self._users += 1
+
+    def belongs(self, entry: Entry) -> None:
+        """To this one, too, and to it alone when those before are over."""
+        self._entries.append(entry)
+
+    async def leave(self) -> None:
+        self._users -= 1
+        if not self._users:
+            with contextlib.suppress(TrailError):  # the trail calls the sandbox lost
+                await self.close()
+
+    async def close(self) -> None:
+        """Every attempt was told, and is in the trail."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await self.lease.close()
+        await self._settled()
