@@ -201,7 +201,7 @@ class TestJavaScript:
 
     def test_promises_go_before_timers(self, jar: Belljar) -> None:
         code = """
-setTimeout(() => console.log(3), 5); setTimeout(() => console.log(2), 0)
+setTimeout(() => console.log(3), 500); setTimeout(() => console.log(2), 0)
 Promise.resolve().then(() => console.log(1)); console.log(0)
 """
         assert self.run(jar, code)[0] == "0\n1\n2\n3\n"

@@ -454,3 +454,22 @@ def test_an_agent_that_never_becomes_ready_is_an_engine_error() -> None:
             await sandbox.destroy()
 
     asyncio.run(main())
+
+
+def test_a_stream_that_has_ended_is_seen_before_the_loop_reads_it() -> None:
+    """F1: or a waiting sandbox that has just died would be handed out."""
+
+    async def main() -> tuple[bool, bool, str]:
+        wall = Beyond()
+        sandbox = Sandbox(wall)
+        wall.agent.send(protocol.message(protocol.READY, {}))
+        await sandbox.ready()
+        before = sandbox.gone()
+        wall.agent.close()
+        after = sandbox.gone()
+        await sandbox.destroy()
+        return before, after, sandbox.lost
+
+    before, after, why = asyncio.run(main())
+    assert (before, after) == (False, True)
+    assert why
