@@ -1,0 +1,166 @@
+"""What a host that knows a secret answers, with the placeholder wherever the value would be read.
+
+Compressed answers are unpacked for it; an answer that cannot be read is not passed on.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+
+from belljar.egress.refusal import blocked, failed
+from belljar.egress.spellings import Spellings, Stream
+
+Headers = list[tuple[bytes, bytes]]
+
+MOST_PACKINGS = 2
+PIECE_BYTES = 1 << 16
+FREE_BYTES = 16 << 20
+"""Until then any ratio is taken; compression of nothing but zeros has about 1,000."""
+MOST_RATIO = 100
+
+_WITHOUT_BODY = (204, 304)
+
+
+class Incoming:
+    """One response. Without secrets for its host it passes as it is."""
+
+    def __init__(
+        self,
+        found: Spellings | None,
+        *,
+        host: str,
+        method: bytes,
+        status: int,
+        reason: bytes,
+        headers: Headers,
+        resizing: bool,
+    ) -> None:
+        self._found = found
+        self._unpack: list[_Unpacking] = []
+        self._stream: Stream | None = None
+        if found is None:
+            self.reason, self.headers = reason, headers
+            return
+        if status == 101:
+            raise blocked(f"{host} gets a secret, so what it sends must be readable: no upgrade")
+        self.reason = found.replace(reason)
+        self.headers = scrubbed(found, headers)
+        if status < 200 or status in _WITHOUT_BODY or method.upper() == b"HEAD":
+            return
+        if status == 206 or _first(headers, b"content-type").startswith(b"multipart/byteranges"):
+            raise failed(f"{host} answers with a part of something: a secret could begin in it")
+        self._stream = Stream(found)
+        packings = _packings(host, headers)
+        self._unpack = [_Unpacking(packing, host) for packing in reversed(packings)]
+        dropped = {b"content-encoding"} if packings else set()
+        if packings or resizing:
+            dropped.add(b"content-length")
+        self.headers = [one for one in self.headers if one[0].lower() not in dropped]
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """In pieces of bounded size, made as they are taken."""
+        if self._stream is None:
+            yield data
+            return
+        for plain in self._unpacked(data, 0):
+            if done := self._stream.feed(plain):
+                yield done
+
+    def finish(self) -> Iterator[bytes]:
+        for unpacking in self._unpack:
+            unpacking.finish()
+        if self._stream is not None and (done := self._stream.finish()):
+            yield done
+
+    def trailers(self, headers: Headers) -> Headers:
+        return headers if self._found is None else scrubbed(self._found, headers)
+
+    def _unpacked(self, data: bytes, layer: int) -> Iterator[bytes]:
+        if layer == len(self._unpack):
+            yield data
+            return
+        for piece in self._unpack[layer].feed(data):
+            yield from self._unpacked(piece, layer + 1)
+
+
+def scrubbed(found: Spellings, headers: Headers) -> Headers:
+    """A header whose name has the value in it is left out: no name can stand for it."""
+    return [(name, found.replace(value)) for name, value in headers if not found.occur(name)]
+
+
+class _Unpacking:
+    """One gzip or deflate, bounded."""
+
+    def __init__(self, packing: bytes, host: str) -> None:
+        self._host = host
+        self._gzip = packing == b"gzip"
+        self._inner: zlib._Decompress | None = None
+        self._begun = b""
+        self._taken = 0
+        self._given = 0
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        self._taken += len(data)
+        while data:
+            if self._inner is None:
+                # The first two bytes tell a new member of gzip, or deflate with and without zlib.
+                data, self._begun = self._begun + data, b""
+                if len(data) < 2:
+                    self._begun = data
+                    return
+                self._inner = zlib.decompressobj(self._window(data))
+            try:
+                piece = self._inner.decompress(data, PIECE_BYTES)
+            except zlib.error as error:
+                raise self._unreadable() from error
+            self._given += len(piece)
+            if self._given > max(FREE_BYTES, MOST_RATIO * self._taken):
+                raise failed(f"{self._host} answers with something that unpacks without end")
+            if piece:
+                yield piece
+            if self._inner.eof:
+                data = self._inner.unused_data
+                if data and not self._gzip:
+                    raise self._unreadable()
+                self._inner = None
+            else:
+                data = self._inner.unconsumed_tail
+                if not data and len(piece) < PIECE_BYTES:
+                    return
+
+    def finish(self) -> None:
+        if self._inner is not None or self._begun:
+            raise self._unreadable()
+
+    def _window(self, data: bytes) -> int:
+        if self._gzip:
+            if data[:2] != b"\x1f\x8b":
+                raise self._unreadable()
+            return 16 + zlib.MAX_WBITS
+        zlib_header = data[0] & 0x0F == 8 and (data[0] << 8 | data[1]) % 31 == 0
+        return zlib.MAX_WBITS if zlib_header else -zlib.MAX_WBITS
+
+    def _unreadable(self) -> Exception:
+        return failed(f"{self._host} answers with something that cannot be unpacked")
+
+
+def _packings(host: str, headers: Headers) -> list[bytes]:
+    names = {b"gzip": b"gzip", b"x-gzip": b"gzip", b"deflate": b"deflate"}
+    asked = [
+        one.strip().lower()
+        for name, value in headers
+        if name.lower() == b"content-encoding"
+        for one in value.split(b",")
+    ]
+    asked = [one for one in asked if one not in (b"", b"identity")]
+    if len(asked) > MOST_PACKINGS or not all(one in names for one in asked):
+        raise failed(
+            f"{host} answers in the encoding {b', '.join(asked).decode('ascii', 'replace')[:80]}, "
+            "although asked for none: a secret could be in it unseen"
+        )
+    return [names[one] for one in asked]
+
+
+def _first(headers: Sequence[tuple[bytes, bytes]], wanted: bytes) -> bytes:
+    return next((value.lower() for name, value in headers if name.lower() == wanted), b"")

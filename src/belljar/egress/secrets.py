@@ -1,0 +1,325 @@
+"""Secrets on their way: the code writes a placeholder, the right host reads the value (N2).
+
+    host      held = hold(secrets); variables(held) go into the sandbox, to_dict() to the gateway
+    gateway   keeper = Keeper(Held.of(...) for each); per request keeper.name, keeper.request and
+              its body, keeper.response and its body
+
+A placeholder that heads anywhere else stops the request. That is a tripwire and not the wall: a
+placeholder is worth nothing outside its sandbox. The wall is that the value is put in one header
+(query and body if asked) for one host over TLS, and taken out of what that host answers
+(`scrubbing`).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import secrets as randomness
+import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from urllib.parse import quote, quote_plus
+
+from belljar.egress.refusal import Refusal, blocked
+from belljar.egress.scrubbing import Headers, Incoming
+from belljar.egress.spellings import Spellings, Stream, exact, resizes, spellings
+from belljar.errors import InvalidRequest
+from belljar.network import Secret
+
+LONGEST_SECRET = 4096
+"""It has to fit a header."""
+MOST_SECRETS = 32
+
+_ALPHABET = string.ascii_letters + string.digits
+_DROPPED = frozenset((b"range", b"if-range", b"accept-encoding", b"te"))
+"""Of requests to hosts with secrets: a part of an answer could begin within the value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """One secret with its value and its placeholder."""
+
+    variable: str
+    placeholder: bytes
+    value: bytes = field(repr=False)
+    host: str
+    header: str
+    query: bool
+    body: bool
+
+    def to_dict(self) -> dict[str, object]:
+        """For the gateway's control socket, and nothing else: the value is in it."""
+        return {
+            "variable": self.variable,
+            "placeholder": self.placeholder.decode(),
+            "value": self.value.decode(),
+            "host": self.host,
+            "header": self.header,
+            "query": self.query,
+            "body": self.body,
+        }
+
+    @classmethod
+    def of(cls, data: Mapping[str, object]) -> Held:
+        """The inverse of `to_dict`."""
+        return cls(
+            variable=str(data["variable"]),
+            placeholder=str(data["placeholder"]).encode(),
+            value=str(data["value"]).encode(),
+            host=str(data["host"]),
+            header=str(data["header"]),
+            query=bool(data["query"]),
+            body=bool(data["body"]),
+        )
+
+    @cached_property
+    def header_name(self) -> bytes:
+        return self.header.partition(":")[0].lower().encode()
+
+    @cached_property
+    def around(self) -> tuple[bytes, bytes]:
+        """What stands before and after it in its header."""
+        before, _, after = self.header.partition(": ")[2].partition("{}")
+        return before.encode(), after.encode()
+
+
+def hold(secrets: Mapping[str, Secret]) -> tuple[Held, ...]:
+    """Read the values now, and make a placeholder for each: random, as long as the value."""
+    if len(secrets) > MOST_SECRETS:
+        raise InvalidRequest(f"secrets: at most {MOST_SECRETS}")
+    held = []
+    for variable, secret in secrets.items():
+        value = secret.value()
+        if len(value) > LONGEST_SECRET:
+            raise InvalidRequest(f"secrets: {variable} has more than {LONGEST_SECRET:,} characters")
+        placeholder = "".join(randomness.choice(_ALPHABET) for _ in value)
+        held.append(
+            Held(
+                variable=variable,
+                placeholder=placeholder.encode(),
+                value=value.encode(),
+                host=secret.host,
+                header=secret.header,
+                query=secret.query,
+                body=secret.body,
+            )
+        )
+    return tuple(held)
+
+
+def variables(held: Iterable[Held]) -> dict[str, str]:
+    """What the code finds in its environment."""
+    return {one.variable: one.placeholder.decode() for one in held}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewritten:
+    """A request as it goes on. `target` may hold the value: it goes into no record."""
+
+    target: bytes
+    headers: Headers
+    body: Outgoing
+
+
+class Outgoing:
+    """The body of one request: placeholders replaced if that was asked for, else a Refusal, before
+    the last byte of one is passed on."""
+
+    def __init__(self, found: Spellings, check: Callable[[Headers], None]) -> None:
+        self._stream = Stream(found)
+        self._check = check
+
+    def feed(self, data: bytes) -> bytes:
+        return self._stream.feed(data)
+
+    def finish(self) -> bytes:
+        return self._stream.finish()
+
+    def trailers(self, headers: Headers) -> Headers:
+        """What stands after the body; never replaced."""
+        self._check(headers)
+        return headers
+
+
+class Keeper:
+    """The secrets of one lease, in the gateway. What it raises is a Refusal."""
+
+    def __init__(self, held: Sequence[Held] = ()) -> None:
+        self._held = tuple(held)
+        self._written = [(one, spellings(one.placeholder, one.placeholder)) for one in held]
+        self._placeholders = [(one, Spellings(forms)) for one, forms in self._written]
+        self._bodies: dict[tuple[str, str], Spellings] = {}
+        self._values: dict[str, Spellings] = {}
+
+    def guards(self, host: str) -> bool:
+        """Whether `host` gets a secret. Then no tunnel and no Upgrade may lead to it, for what
+        they carry cannot be read."""
+        return any(one.host == host for one in self._held)
+
+    def name(self, host: str) -> None:
+        """To be asked before `host` is looked up: a look-up tells the name to others."""
+        self._refuse([(host.encode(), "the name of the host")], host, tls=True)
+
+    def request(
+        self, *, host: str, tls: bool, method: bytes, target: bytes, headers: Headers
+    ) -> Rewritten:
+        """`host` as `host_name` gives it; `headers` without those of the hop."""
+        own = [one for one in self._held if one.host == host and tls]
+        if self.guards(host):
+            headers = [one for one in headers if one[0].lower() not in _DROPPED]
+            headers.append((b"Accept-Encoding", b"identity"))
+        kind = _content_type(headers)
+        unmeasured = any(one.body and len(_spelled(one, kind)) != len(one.value) for one in own)
+
+        def check(trailers: Headers) -> None:
+            parts = [(b": ".join(one), "what follows the body") for one in trailers]
+            self._refuse(parts, host, tls=tls)
+
+        body = Outgoing(self._body(host, kind, own), check)
+        parts = [host.encode(), method, target, *(part for one in headers for part in one)]
+        # No spelling has this byte in it, so nothing is found across two of them.
+        if any(found.occur(b"\xff".join(parts)) for _, found in self._placeholders):
+            rest = [(host.encode(), "the name of the host"), (method, "the method")]
+            target, left = _fill_query(own, target)
+            rest.append((left, "the address"))
+            filled: Headers = []
+            used: list[Held] = []
+            for name, value in headers:
+                value, left = _fill_header(own, name, value, used)
+                shown = name.decode("ascii", "replace")[:64]
+                rest += [(name, "the name of a header"), (left, f"the header {shown}")]
+                filled.append((name, value))
+            self._refuse(rest, host, tls=tls)
+            if len(used) > len(set(map(id, used))):
+                raise blocked(f"{used[0].variable} stands in more than one header")
+            headers = filled
+        if unmeasured:
+            headers = _unmeasured(headers)
+        return Rewritten(target=target, headers=headers, body=body)
+
+    def response(
+        self, *, host: str, method: bytes, status: int, reason: bytes, headers: Headers
+    ) -> Incoming:
+        """Also for what comes before the answer proper (1xx)."""
+        own = [one for one in self._held if one.host == host]
+        if own and host not in self._values:
+            self._values[host] = Spellings(
+                form for one in own for form in spellings(one.value, one.placeholder)
+            )
+        return Incoming(
+            self._values.get(host),
+            host=host,
+            method=method,
+            status=status,
+            reason=reason,
+            headers=headers,
+            resizing=any(resizes(one.value) for one in own),
+        )
+
+    def _refuse(self, parts: Iterable[tuple[bytes, str]], host: str, *, tls: bool) -> None:
+        for part, where in parts:
+            for one, found in self._placeholders:
+                if found.occur(part):
+                    raise _refusal(one, where, host, tls=tls)
+
+    def _body(self, host: str, kind: str, own: Sequence[Held]) -> Spellings:
+        # Names below a `*.` have no end: all hosts without a secret share one.
+        key = (host, kind) if own else ("", "")
+        if key not in self._bodies:
+            forms = [exact(one.placeholder, _spelled(one, kind)) for one in own if one.body]
+            for one, written in self._written:
+                refuse = partial(_raise, one, host if own else "another host")
+                forms += [form.refusing(refuse) for form in written]
+            self._bodies[key] = Spellings(forms)
+        return self._bodies[key]
+
+
+def _refusal(one: Held, where: str, host: str, *, tls: bool) -> Refusal:
+    if one.host != host:
+        return blocked(f"{one.variable} belongs to {one.host} and stands in {where} for {host}")
+    if not tls:
+        return blocked(f"{one.variable} is sent to {host} over https only")
+    places = [f"the header {one.header!r}"]
+    places += ["the query"] if one.query else []
+    places += ["the body"] if one.body else []
+    return blocked(
+        f"{one.variable} stands in {where}, but may stand, as it is, only in {' or '.join(places)}"
+    )
+
+
+def _raise(one: Held, host: str) -> bytes:
+    raise _refusal(one, "the body", host, tls=True)
+
+
+def _fill_query(own: Sequence[Held], target: bytes) -> tuple[bytes, bytes]:
+    """The target with values, and what of it a placeholder may not stand in."""
+    path, mark, query = target.partition(b"?")
+    left = query
+    for one in own:
+        if one.query:
+            query = query.replace(one.placeholder, quote(one.value, safe="").encode())
+            left = left.replace(one.placeholder, b"\xff")
+    return path + mark + query, path + mark + left
+
+
+def _fill_header(
+    own: Sequence[Held], name: bytes, value: bytes, used: list[Held]
+) -> tuple[bytes, bytes]:
+    """The same for a header: a placeholder where the secret's template has it is replaced."""
+    for one in own:
+        if one.header_name != name.lower():
+            continue
+        # A cookie is one of several in its header.
+        parts = value.split(b"; ") if one.header_name == b"cookie" else [value]
+        filled = [_fill_part(one, part) for part in parts]
+        if found := [one for part, new in zip(parts, filled, strict=True) if new[0] != part]:
+            used += found
+            return b"; ".join(new for new, _ in filled), b"\xff".join(left for _, left in filled)
+    return value, value
+
+
+def _fill_part(one: Held, part: bytes) -> tuple[bytes, bytes]:
+    before, after = one.around
+    begins, rest = part[: len(before)], part[len(before) :]
+    if begins.lower() != before.lower():
+        return part, part
+    if rest == one.placeholder + after:
+        return begins + one.value + after, b""
+    if before.lower() == b"basic " and not after:
+        # "Basic" is base64 of user:password, and the placeholder is one of them.
+        try:
+            user, colon, password = base64.b64decode(rest, validate=True).partition(b":")
+        except binascii.Error:
+            return part, part
+        if colon and password == one.placeholder:
+            return begins + base64.b64encode(user + b":" + one.value), user
+        if colon and user == one.placeholder:
+            return begins + base64.b64encode(one.value + b":" + password), password
+    return part, part
+
+
+def _content_type(headers: Headers) -> str:
+    kinds = [value.lower() for name, value in headers if name.lower() == b"content-type"]
+    if len(kinds) != 1:
+        return ""
+    kind = kinds[0].partition(b";")[0].strip()
+    if kind == b"application/x-www-form-urlencoded":
+        return "form"
+    return "json" if kind == b"application/json" or kind.endswith(b"+json") else ""
+
+
+def _spelled(one: Held, kind: str) -> bytes:
+    """The value as it is written in a body of this kind."""
+    if kind == "form":
+        return quote_plus(one.value).encode()
+    return json.dumps(one.value.decode())[1:-1].encode() if kind == "json" else one.value
+
+
+def _unmeasured(headers: Headers) -> Headers:
+    """For a body whose length may change."""
+    if not any(name.lower() == b"content-length" for name, _ in headers):
+        return headers
+    kept = [one for one in headers if one[0].lower() != b"content-length"]
+    return [*kept, (b"Transfer-Encoding", b"chunked")]

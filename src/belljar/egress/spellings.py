@@ -1,0 +1,309 @@
+"""Finding a text in a stream in any of its usual spellings, and putting another in its place.
+
+The spellings of a text: as it is in either case, each character also as %41, %2541, \\u0041, \\x41
+or, unless it is a plain one, as an HTML entity; in hexadecimal; in base64, wherever in the encoded
+bytes it begins, also with line breaks; in UTF-16. A stream may come in any pieces, the outcome is
+the same, and no more is held back than what may be the beginning of a find.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+
+Element = tuple[bytes, ...]
+"""The ways to write one position, the longest first."""
+
+_HEAD = 8
+"""Positions that a regular expression looks for; the rest is compared after."""
+_FARTHEST = 32
+_PLAIN = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
+_ENTITIES = {
+    b"&": b"&amp;",
+    b"<": b"&lt;",
+    b">": b"&gt;",
+    b'"': b"&quot;",
+    b"'": b"&apos;",
+}
+_ESCAPED = {b"/": b"\\/", b"'": b"\\'", b'"': b'\\"', b"\\": b"\\\\", b" ": b"+"}
+_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+_STANDARD = bytes.maketrans(b"-_", b"+/")
+_BREAKS = (b"\n", b"\r\n", b"\\n")
+
+
+class Form:
+    """One spelling: its positions, and what to write for what was found at each of them."""
+
+    def __init__(
+        self, elements: Sequence[Element], put: Callable[[Sequence[bytes]], bytes]
+    ) -> None:
+        self.elements = tuple(elements)
+        self.put = put
+
+    def refusing(self, refuse: Callable[[], bytes]) -> Form:
+        """The same, but a find is the end: `refuse` raises."""
+        made = Form(self.elements, lambda _: refuse())
+        made.anchor = self.anchor
+        return made
+
+    @cached_property
+    def anchor(self) -> Anchor:
+        return Anchor(self.elements)
+
+
+class Anchor:
+    """Where a form may begin, found fast: by a few of its positions, the first of them with one
+    way to write it if possible, for which regular expressions are many times faster."""
+
+    def __init__(self, elements: Sequence[Element]) -> None:
+        simple = [tuple(one for one in element if len(one) == 1) for element in elements]
+        several = {one for element in elements for one in element if len(one) > 1}
+        broken = bool(several) and all(one.startswith(_BREAKS) for one in several)
+        # In base64 a line break may be between the first two characters, and between any later.
+        skippable = 2 if broken else min(_FARTHEST, max(1, len(simple) - _HEAD))
+        skipped = next((i for i in range(skippable) if len(simple[i]) == 1), 0)
+        self._backwards = range(-3 if broken and skipped else -skipped, 1 - skipped)
+        after = elements if broken else simple
+        self._head = _compiled([simple[skipped], *after[skipped + 1 : skipped + _HEAD]])
+        self._escapes: list[re.Pattern[bytes]] = []
+        if not broken:
+            for first in {one[:1] for one in several}:
+                rest = _element(one[1:] for one in several if one.startswith(first))
+                self._escapes.append(_compiled([(first,), rest]))
+        self._escaped = _compiled(elements[:_HEAD])
+        longest = sum(len(element[0]) for element in elements[:_HEAD])
+        self.reach_bytes = max(skipped + _HEAD, longest)
+        """So much of a form makes sure that it is found."""
+
+    def starts(self, data: bytes) -> Iterator[int]:
+        """In ascending order."""
+        plain = self._plain(data)
+        # Few texts have any character of the form escaped in them; only those take longer.
+        if any(escape.search(data) for escape in self._escapes):
+            return heapq.merge(plain, _matches(self._escaped, data))
+        return plain
+
+    def _plain(self, data: bytes) -> Iterator[int]:
+        last = -1
+        for at in _matches(self._head, data):
+            for back in self._backwards:
+                if at + back > last:
+                    last = at + back
+                    yield last
+
+
+class Spellings:
+    """Several forms at once. Where more than one begins, the longest is taken, else the first."""
+
+    def __init__(self, forms: Iterable[Form]) -> None:
+        self._forms = tuple(forms)
+        self._by_first: dict[int, list[Form]] = {}
+        for form in self._forms:
+            for first in {one[0] for one in form.elements[0]}:
+                self._by_first.setdefault(first, []).append(form)
+        self._firsts = _compiled([tuple(bytes([first]) for first in self._by_first)])
+        self._reach_bytes = max((form.anchor.reach_bytes for form in self._forms), default=0)
+
+    def replace(self, data: bytes) -> bytes:
+        """In something that is whole."""
+        return self.advance(data, last=True)[0]
+
+    def occur(self, data: bytes) -> bool:
+        return any(self._judge(data, at, last=True)[0] for at in self._starts(data, last=True))
+
+    def advance(self, data: bytes, *, last: bool) -> tuple[bytes, bytes]:
+        """What can be passed on, and what must wait for more: nothing if this is the `last`."""
+        done: list[bytes] = []
+        at = 0
+        for start in self._starts(data, last=last):
+            if start < at:
+                continue
+            end, best = self._judge(data, start, last=last)
+            if best is not None:
+                form, pieces = best
+                done += [data[at:start], form.put(pieces)]
+                at = end
+            elif end:
+                done.append(data[at:start])
+                return b"".join(done), data[start:]
+        done.append(data[at:])
+        return b"".join(done), b""
+
+    def _starts(self, data: bytes, *, last: bool) -> Iterator[int]:
+        found = [form.anchor.starts(data) for form in self._forms]
+        if not last and self._forms:
+            # Near the end there may be too little of one to be found by.
+            tail = max(0, len(data) - self._reach_bytes)
+            found.append(match.start() for match in self._firsts.finditer(data, tail))
+        return heapq.merge(*found)
+
+    def _judge(
+        self, data: bytes, start: int, *, last: bool
+    ) -> tuple[int, tuple[Form, list[bytes]] | None]:
+        """Where it ends, and what it is; (len(data), None): that is not known yet; (0, None)."""
+        best: tuple[int, tuple[Form, list[bytes]] | None] = 0, None
+        for form in self._by_first.get(data[start], ()):
+            end, pieces = _walk(form, data, start, last=last)
+            if end and pieces is None:
+                return end, None
+            if pieces is not None and end > best[0]:
+                best = end, (form, pieces)
+        return best
+
+
+class Stream:
+    """A replacement in something that comes in pieces."""
+
+    def __init__(self, spellings: Spellings) -> None:
+        self._spellings = spellings
+        self._waiting = b""
+
+    def feed(self, data: bytes) -> bytes:
+        done, self._waiting = self._spellings.advance(self._waiting + data, last=False)
+        return done
+
+    def finish(self) -> bytes:
+        done, self._waiting = self._spellings.advance(self._waiting, last=True)
+        return done
+
+
+def resizes(text: bytes) -> bool:
+    """Whether a find can be replaced by something of another length."""
+    return any(byte not in _PLAIN for byte in text)
+
+
+def spellings(text: bytes, instead: bytes) -> list[Form]:
+    """Every usual way to write `text`; in its place `instead`, as long as it, in the same way."""
+    assert len(text) == len(instead)
+    forms = [exact(text, instead), _mixed(text, instead), _hexadecimal(text, instead)]
+    forms += [_base64(text, instead, before) for before in range(3)]
+    # Both byte orders: what begins with a byte of zero is the same from the second on.
+    forms.append(exact(_wide(text), _wide(instead)))
+    return forms
+
+
+def exact(text: bytes, instead: bytes) -> Form:
+    return Form([(bytes([byte]),) for byte in text], lambda _: instead)
+
+
+def _walk(form: Form, data: bytes, at: int, *, last: bool) -> tuple[int, list[bytes] | None]:
+    """As `_judge`, of one form: where it ends, with what stands at each position."""
+    pieces = []
+    for element in form.elements:
+        if not last and len(data) - at < len(element[0]):
+            rest = data[at:]
+            if any(len(one) > len(rest) and one.startswith(rest) for one in element):
+                return len(data), None
+        for one in element:
+            if data.startswith(one, at):
+                pieces.append(one)
+                at += len(one)
+                break
+        else:
+            return 0, None
+    return at, pieces
+
+
+def _matches(pattern: re.Pattern[bytes], data: bytes) -> Iterator[int]:
+    """Overlapping ones too: `aaab` begins at the second character of `aaaab`."""
+    match = pattern.search(data)
+    while match:
+        yield match.start()
+        match = pattern.search(data, match.start() + 1)
+
+
+def _compiled(elements: Iterable[Element]) -> re.Pattern[bytes]:
+    return re.compile(b"".join(_pattern(element) for element in elements), re.DOTALL)
+
+
+def _pattern(element: Element) -> bytes:
+    if not element:
+        return b"(?!)"  # a lease without secrets: never
+    if len(element) == 1:
+        return re.escape(element[0])
+    if all(len(one) == 1 for one in element):
+        return b"[" + b"".join(re.escape(one) for one in element) + b"]"
+    return b"(?:" + b"|".join(re.escape(one) for one in element) + b")"
+
+
+def _element(ways: Iterable[bytes]) -> Element:
+    return tuple(sorted(set(ways), key=lambda one: (-len(one), one)))
+
+
+def _mixed(text: bytes, instead: bytes) -> Form:
+    def put(pieces: Sequence[bytes]) -> bytes:
+        return b"".join(_like(piece, byte) for piece, byte in zip(pieces, instead, strict=True))
+
+    known = {byte: _element(_ways(bytes([byte]))) for byte in set(text)}
+    return Form([known[byte] for byte in text], put)
+
+
+def _ways(character: bytes) -> list[bytes]:
+    ways = [character, character.lower(), character.upper()]
+    code = character.hex().encode()
+    for digits in (code, code.upper()):
+        ways += [before + digits for before in (b"%", b"%25", b"%2525", b"\\u00", b"\\x")]
+    if character not in _PLAIN:
+        number = b"%d" % ord(character)
+        ways += [b"&#" + number + b";", b"&#x" + code + b";", b"&#x" + code.upper() + b";"]
+    ways += [table[character] for table in (_ENTITIES, _ESCAPED) if character in table]
+    return ways
+
+
+def _like(piece: bytes, byte: int) -> bytes:
+    """A plain character, written as `piece` is."""
+    if len(piece) < 3 or piece.startswith(b"&"):
+        return bytes([byte])
+    return piece[:-2] + b"%02X" % byte
+
+
+def _hexadecimal(text: bytes, instead: bytes) -> Form:
+    digits = text.hex().encode()
+    elements = tuple(
+        _element((digits[i : i + 1], digits[i : i + 1].upper())) for i in range(len(digits))
+    )
+    return Form(elements, lambda _: instead.hex().encode())
+
+
+def _wide(text: bytes) -> bytes:
+    return text.decode("ascii").encode("utf-16-le")[:-1]
+
+
+def _base64(text: bytes, instead: bytes, before: int) -> Form:
+    """As it is when so many bytes of something else stand before it in a group of three. The
+    characters at its ends also have bits of what is around it, which are kept."""
+    first_bit, end_bit = 8 * before, 8 * (before + len(text))
+    shifted = int.from_bytes(text, "big") << (-end_bit % 6)
+    other = int.from_bytes(instead, "big") << (-end_bit % 6)
+    start, end = first_bit // 6, -(-end_bit // 6)
+    elements: list[Element] = []
+    marks: list[tuple[int, int]] = []
+    for index in range(start, end):
+        shift = 6 * (end - 1 - index)
+        foreign = 0
+        if index == start:
+            foreign |= (0x3F << (6 - first_bit % 6)) & 0x3F if first_bit % 6 else 0
+        if index == end - 1:
+            foreign |= (1 << (-end_bit % 6)) - 1
+        bits = (shifted >> shift) & 0x3F & ~foreign
+        marks.append((foreign, (other >> shift) & 0x3F & ~foreign))
+        values = range(64) if foreign else [bits]
+        letters = [_BASE64[v : v + 1] for v in values if v & ~foreign & 0x3F == bits]
+        letters += [letter.translate(_URL_SAFE) for letter in letters]
+        if index > start:
+            letters += [line + letter for line in _BREAKS for letter in letters]
+        elements.append(_element(letters))
+
+    def put(pieces: Sequence[bytes]) -> bytes:
+        done = []
+        for piece, (foreign, bits) in zip(pieces, marks, strict=True):
+            value = _BASE64.index(piece[-1:].translate(_STANDARD)) & foreign | bits
+            done.append(piece[:-1] + _BASE64[value : value + 1])
+        written = b"".join(done)
+        url_safe = any(piece[-1:] in (b"-", b"_") for piece in pieces)
+        return written.translate(_URL_SAFE) if url_safe else written
+
+    return Form(elements, put)

@@ -1,0 +1,317 @@
+"""Placeholders out, values to the right host only, and nothing of them back (N2)."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from belljar.egress.refusal import BLOCKED, FAILED, Refusal
+from belljar.egress.scrubbing import FREE_BYTES, PIECE_BYTES, Incoming
+from belljar.egress.secrets import Held, Keeper, Rewritten, hold, variables
+from belljar.errors import InvalidRequest
+from belljar.network import Secret
+
+VALUE = "sk-Proj_4f9aKx02LmQz7Yt1"
+OTHER = "other/value+with=signs&more"
+HOST, ELSEWHERE = "api.example.com", "other.example.org"
+HELD = hold(
+    {
+        "KEY": Secret(VALUE, host=HOST),
+        "OTHER": Secret(OTHER, host=ELSEWHERE, header="X-Key: {}", query=True, body=True),
+        "BASIC": Secret("pass word 1234", host=HOST, header="Authorization: Basic {}"),
+        "COOKIE": Secret("session-4711", host=HOST, header="Cookie: session={}"),
+    }
+)
+KEY, OTHERS, BASIC, COOKIE = (one.placeholder for one in HELD)
+KEEPER = Keeper(HELD)
+
+
+def ask(
+    *headers: tuple[bytes, bytes],
+    host: str = HOST,
+    tls: bool = True,
+    method: bytes = b"POST",
+    target: bytes = b"/v1/things?q=1",
+) -> Rewritten:
+    return KEEPER.request(host=host, tls=tls, method=method, target=target, headers=list(headers))
+
+
+def blocked(words: str, *headers: tuple[bytes, bytes], **more: object) -> None:
+    with pytest.raises(Refusal) as told:
+        ask(*headers, **more)  # type: ignore[arg-type]
+    assert told.value.verdict == BLOCKED
+    assert words in told.value.why
+    for one in HELD:
+        assert one.value.decode() not in told.value.why
+        assert one.placeholder.decode() not in told.value.why
+
+
+def answer(
+    *headers: tuple[bytes, bytes], status: int = 200, method: bytes = b"GET", host: str = HOST
+) -> Incoming:
+    return KEEPER.response(
+        host=host, method=method, status=status, reason=b"OK", headers=list(headers)
+    )
+
+
+def read(incoming: Incoming, *pieces: bytes) -> bytes:
+    done = [part for piece in pieces for part in incoming.feed(piece)]
+    return b"".join([*done, *incoming.finish()])
+
+
+def test_placeholders_are_random_and_as_long_as_the_values() -> None:
+    again = hold({"KEY": Secret(VALUE, host=HOST)})
+    assert again[0].placeholder != KEY
+    assert len(KEY) == len(VALUE) and KEY.isalnum()
+    assert variables(HELD)["KEY"] == KEY.decode()
+    assert VALUE not in repr(HELD)
+    assert Held.of(json.loads(json.dumps(HELD[1].to_dict()))) == HELD[1]
+    with pytest.raises(InvalidRequest):
+        hold({"LONG": Secret("x" * 5000, host=HOST)})
+
+
+def test_the_value_is_where_the_template_has_it() -> None:
+    got = ask((b"authorization", b"bearer " + KEY), (b"X", b"y"))
+    assert (b"authorization", b"bearer " + VALUE.encode()) in got.headers
+    assert got.target == b"/v1/things?q=1"
+    pair = base64.b64encode(b"user:" + BASIC)
+    got = ask((b"Authorization", b"Basic " + pair))
+    assert got.headers[0][1] == b"Basic " + base64.b64encode(b"user:pass word 1234")
+    got = ask((b"Cookie", b"a=b; session=" + COOKIE + b"; c=d"))
+    assert got.headers[0][1] == b"a=b; session=session-4711; c=d"
+
+
+def test_query_and_body_if_asked() -> None:
+    got = ask(
+        (b"Content-Type", b"application/json"),
+        (b"Content-Length", b"40"),
+        host=ELSEWHERE,
+        target=b"/p?key=" + OTHERS + b"&again=" + OTHERS,
+    )
+    assert got.target == b"/p?key=other%2Fvalue%2Bwith%3Dsigns%26more&again=" + (
+        b"other%2Fvalue%2Bwith%3Dsigns%26more"
+    )
+    assert got.body.feed(b'{"k": "' + OTHERS[:9]) == b'{"k": "'
+    assert got.body.feed(OTHERS[9:] + b'"}') + got.body.finish() == OTHER.encode() + b'"}'
+    assert (b"Content-Length", b"40") in got.headers
+    form = ask(
+        (b"Content-Type", b"application/x-www-form-urlencoded; charset=utf-8"),
+        (b"Content-Length", b"40"),
+        host=ELSEWHERE,
+    )
+    assert form.body.feed(b"k=" + OTHERS) == b"k=other%2Fvalue%2Bwith%3Dsigns%26more"
+    # It is longer than what was announced.
+    assert b"content-length" not in {name.lower() for name, _ in form.headers}
+    assert (b"Transfer-Encoding", b"chunked") in form.headers
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ("belongs to api.example.com", {"headers": [(b"Authorization", b"Bearer " + KEY)],
+                                        "host": ELSEWHERE}),
+        ("belongs to other.example.org", {"headers": [(b"X-Key", OTHERS)]}),
+        ("over https only", {"headers": [(b"Authorization", b"Bearer " + KEY)], "tls": False}),
+        ("the address", {"target": b"/?key=" + KEY}),
+        ("the address", {"target": b"/" + KEY}),
+        ("the address", {"target": b"/%25" + KEY.hex("%").encode()}),
+        ("the address", {"target": b"/" + OTHERS + b"?" + OTHERS, "host": ELSEWHERE}),
+        ("the address", {"target": b"/?" + OTHERS.lower(), "host": ELSEWHERE}),
+        ("the method", {"method": KEY}),
+        ("the header Authorization", {"headers": [(b"Authorization", b"Bearer x" + KEY)]}),
+        ("the header Authorization", {"headers": [(b"Authorization", b"Bearer " + KEY.lower())]}),
+        ("the header Authorization", {"headers": [(b"Authorization", b"Basic " + KEY)]}),
+        ("the header Authorization",
+         {"headers": [(b"Authorization", b"Basic " + base64.b64encode(b"u:x" + BASIC))]}),
+        ("the header Authorization",
+         {"headers": [(b"Authorization", b"Basic " + base64.b64encode(KEY + b":" + BASIC))]}),
+        ("more than one header", {"headers": [(b"Authorization", b"Bearer " + KEY)] * 2}),
+        ("the header Cookie", {"headers": [(b"Cookie", b"session=" + COOKIE + b"; b=" + COOKIE)]}),
+        ("the header Referer", {"headers": [(b"Referer", b"https://x/?" + KEY)]}),
+        ("the header Host", {"headers": [(b"Host", KEY.lower() + b".example.org")]}),
+        ("the name of a header", {"headers": [(b"X-" + KEY.lower(), b"1")]}),
+        ("the name of the host", {"host": KEY[:20].decode().lower() + KEY[20:].decode().lower()
+                                  + ".example.org"}),
+        ("the header X", {"headers": [(b"X", KEY.hex().encode())]}),
+        ("the header X", {"headers": [(b"X", base64.urlsafe_b64encode(b"~" + KEY))]}),
+    ],
+)  # fmt: skip
+def test_anywhere_else_it_stops_the_request(words: str, asked: dict) -> None:
+    blocked(words, *asked.pop("headers", ()), **asked)
+
+
+@pytest.mark.parametrize("host", [HOST, ELSEWHERE, "third.example.net"])
+@pytest.mark.parametrize(
+    "written", [KEY, KEY.swapcase(), KEY.hex().encode(), base64.b64encode(b"." + KEY)]
+)
+def test_a_body_with_it_does_not_get_there(host: str, written: bytes) -> None:
+    body = ask(host=host).body
+    sent = body.feed(b"something before")
+    with pytest.raises(Refusal, match="the body"):
+        for at in range(len(written)):
+            sent += body.feed(written[at : at + 1])
+        body.finish()
+    assert written[:-4] not in sent
+
+
+def test_nor_does_one_with_it_after_the_body() -> None:
+    body = ask().body
+    body.finish()
+    assert body.trailers([(b"Checksum", b"1")]) == [(b"Checksum", b"1")]
+    with pytest.raises(Refusal, match="what follows the body"):
+        body.trailers([(b"X", b"Bearer " + KEY)])
+
+
+def test_a_name_is_judged_before_it_is_looked_up() -> None:
+    KEEPER.name(HOST)
+    with pytest.raises(Refusal, match="the name of the host"):
+        KEEPER.name(f"{COOKIE.decode().lower()}.example.org")
+
+
+def test_the_host_is_asked_for_what_can_be_read() -> None:
+    sent = ask(
+        (b"Accept-Encoding", b"br, zstd"),
+        (b"Range", b"bytes=3-9"),
+        (b"if-range", b"x"),
+        (b"A", b"b"),
+    )
+    assert sent.headers == [(b"A", b"b"), (b"Accept-Encoding", b"identity")]
+    headers = [(b"Accept-Encoding", b"br"), (b"Range", b"bytes=3-9")]
+    assert ask(*headers, host="third.example.net").headers == headers
+
+
+def test_without_secrets_nothing_changes() -> None:
+    keeper = Keeper()
+    headers = [(b"Range", b"bytes=1-2")]
+    got = keeper.request(host=HOST, tls=False, method=b"GET", target=b"/", headers=headers)
+    assert (got.target, got.headers) == (b"/", headers)
+    assert got.body.feed(b"x" * 9) == b"x" * 9 and not got.body.finish()
+    incoming = keeper.response(
+        host=HOST, method=b"GET", status=206, reason=b"Part", headers=[(b"Content-Encoding", b"br")]
+    )
+    assert incoming.headers == [(b"Content-Encoding", b"br")]
+    assert read(incoming, b"abc") == b"abc"
+
+
+def test_answers_from_hosts_without_secrets_pass_as_they_are() -> None:
+    headers = ((b"Content-Encoding", b"br"), (b"Content-Length", b"3"))
+    incoming = answer(*headers, host="third.example.net")
+    assert incoming.headers == list(headers)
+    assert read(incoming, b"abc") == b"abc"
+
+
+def test_echoes_in_headers() -> None:
+    value = VALUE.encode()
+    incoming = answer(
+        (b"Location", b"https://elsewhere/?k=" + value),
+        (b"Set-Cookie", b"k=" + base64.b64encode(b"x:" + value)),
+        (b"X-" + value, b"1"),
+        (b"x-" + value.lower(), b"1"),
+        (b"Content-Length", b"5"),
+    )
+    assert incoming.headers[0] == (b"Location", b"https://elsewhere/?k=" + KEY)
+    assert base64.b64decode(incoming.headers[1][1][2:]) == b"x:" + KEY
+    assert len(incoming.headers) == 2
+    assert incoming.trailers([(b"Echo", value), (value, b"x")]) == [(b"Echo", KEY)]
+    reason = KEEPER.response(
+        host=HOST, method=b"GET", status=400, reason=b"bad " + value, headers=[]
+    )
+    assert reason.reason == b"bad " + KEY
+    early = answer((b"Link", value), status=103)
+    assert early.headers == [(b"Link", KEY)]
+
+
+PACKED = {
+    "": lambda data: data,
+    "identity": lambda data: data,
+    "gzip": gzip.compress,
+    "X-GZIP": lambda data: gzip.compress(data[:10]) + gzip.compress(data[10:]),
+    "deflate": zlib.compress,
+    "Deflate": lambda data: zlib.compress(data)[2:-4],
+    "gzip, deflate": lambda data: zlib.compress(gzip.compress(data)),
+    "gzip,identity,gzip": lambda data: gzip.compress(gzip.compress(data)),
+}
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.binary(max_size=50) | st.sampled_from([VALUE.encode()] * 3), max_size=6).map(
+        b"".join
+    ),
+    st.sampled_from(list(PACKED)),
+    st.integers(1, 70),
+)
+def test_echoes_in_bodies_however_packed_and_cut(data: bytes, how: str, size: int) -> None:
+    packed = PACKED[how](data)
+    incoming = answer((b"Content-Encoding", how.encode()), (b"content-length", b"1"))
+    pieces = [packed[at : at + size] for at in range(0, len(packed), size)]
+    assert read(incoming, *pieces) == data.replace(VALUE.encode(), KEY)
+    if how not in ("", "identity"):
+        assert incoming.headers == []
+
+
+@pytest.mark.parametrize("how", ["br", "zstd", "compress", "gzip, br", "gzip,gzip,gzip", "\xff"])
+def test_what_cannot_be_read_is_not_passed_on(how: str) -> None:
+    with pytest.raises(Refusal) as told:
+        answer((b"Content-Encoding", how.encode("latin-1")))
+    assert told.value.verdict == FAILED
+    # Nothing follows these, so there is nothing to read.
+    answer((b"Content-Encoding", b"br"), method=b"HEAD")
+    answer((b"Content-Encoding", b"br"), status=304)
+
+
+@pytest.mark.parametrize(
+    ("how", "data"),
+    [
+        ("gzip", b"plain text"),
+        ("gzip", gzip.compress(b"x" * 99)[:-3]),
+        ("gzip", gzip.compress(b"x") + b"garbage"),
+        ("gzip", b"\x1f"),
+        ("deflate", zlib.compress(b"x") + b"more"),
+        ("deflate", b"\x07\x07\x07"),
+    ],
+)
+def test_nor_what_is_broken(how: str, data: bytes) -> None:
+    with pytest.raises(Refusal, match="cannot be unpacked"):
+        read(answer((b"Content-Encoding", how.encode())), data)
+
+
+def test_bombs() -> None:
+    bomb = gzip.compress(bytes(FREE_BYTES * 4))
+    sizes = []
+    with pytest.raises(Refusal, match="without end"):
+        for piece in answer((b"Content-Encoding", b"gzip")).feed(bomb):
+            sizes.append(len(piece))
+    assert max(sizes) <= 2 * PIECE_BYTES and sum(sizes) <= FREE_BYTES
+
+
+def test_parts_and_upgrades_are_refused() -> None:
+    with pytest.raises(Refusal, match="a part"):
+        answer(status=206)
+    with pytest.raises(Refusal, match="a part"):
+        answer((b"Content-Type", b"Multipart/ByteRanges; boundary=x"))
+    with pytest.raises(Refusal, match="upgrade"):
+        answer(status=101)
+    assert KEEPER.guards(HOST) and not KEEPER.guards("third.example.net")
+
+
+def test_lengths_stay_unless_they_may_change() -> None:
+    assert answer((b"Content-Length", b"7"), host=ELSEWHERE).headers == []
+    assert answer((b"Content-Length", b"7"), host=ELSEWHERE, method=b"HEAD").headers
+    plain = Keeper(hold({"KEY": Secret(VALUE, host=HOST)}))
+    incoming = plain.response(
+        host=HOST, method=b"GET", status=200, reason=b"", headers=[(b"Content-Length", b"24")]
+    )
+    assert incoming.headers == [(b"Content-Length", b"24")]
+    assert len(read(incoming, VALUE.encode())) == 24
+
+
+def test_events_are_not_held_back() -> None:
+    incoming = answer((b"Content-Type", b"text/event-stream"))
+    assert list(incoming.feed(b"data: one\n\n")) == [b"data: one\n\n"]

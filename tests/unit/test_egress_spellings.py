@@ -1,0 +1,164 @@
+"""Finding a text in all its spellings, in pieces (N2)."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from urllib.parse import quote, quote_plus, unquote_to_bytes
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from belljar.egress.spellings import Spellings, Stream, exact, resizes, spellings
+
+VALUE = b"sk-Proj_4f9aKx02/Lm+Qz=7Yt&\"'<"
+INSTEAD = b"q7Zt0WmB3xLc9Rk2VhY5nD8sPf1gJ6"
+FOUND = Spellings(spellings(VALUE, INSTEAD))
+
+WRITTEN = {
+    "as it is": lambda v: v,
+    "lower case": bytes.lower,
+    "upper case": bytes.upper,
+    "query": lambda v: quote(v, safe="").encode(),
+    "path": lambda v: quote(v).encode(),
+    "form": lambda v: quote_plus(v).encode(),
+    "query twice": lambda v: quote(quote(v, safe=""), safe="").encode(),
+    "every byte": lambda v: b"".join(b"%%%02x" % byte for byte in v),
+    "JSON": lambda v: json.dumps(v.decode())[1:-1].encode(),
+    "JSON, slashes": lambda v: json.dumps(v.decode())[1:-1].replace("/", "\\/").encode(),
+    "JSON, escaped": lambda v: b"".join(b"\\u%04x" % byte for byte in v),
+    "HTML": lambda v: html.escape(v.decode()).encode(),
+    "HTML, numbers": lambda v: b"".join(
+        bytes([byte]) if chr(byte).isalnum() or byte in b"-._~" else b"&#%d;" % byte for byte in v
+    ),
+    "repr": lambda v: repr(v.decode() + "\x00")[1:-5].encode(),
+    "hex": lambda v: v.hex().encode(),
+    "HEX": lambda v: v.hex().upper().encode(),
+    "UTF-16": lambda v: v.decode().encode("utf-16"),
+    "UTF-16, big end first": lambda v: v.decode().encode("utf-16-be"),
+}
+
+
+def _in_base64(encode, before: int, after: int):
+    return lambda v: encode(b"~" * before + v + b"\xff" * after)
+
+
+WRITTEN |= {
+    f"{kind}, {before} before, {after} after": _in_base64(encode, before, after)
+    for kind, encode in (
+        ("base64", base64.b64encode),
+        ("base64 for URLs", base64.urlsafe_b64encode),
+        ("base64 in lines", base64.encodebytes),
+    )
+    for before in (0, 1, 2, 40)
+    for after in (0, 1, 2)
+}
+
+anything = st.binary(max_size=40) | st.sampled_from(
+    [VALUE[:7], VALUE[5:], b"%", b"%25", b"\\u00", b"&am", b"\n", INSTEAD]
+)
+written = st.sampled_from(list(WRITTEN.values())).map(lambda write: write(VALUE))
+texts = st.lists(anything | written, max_size=6).map(b"".join)
+
+
+def in_pieces(found: Spellings, data: bytes, cuts: list[int]) -> bytes:
+    stream, done, at = Stream(found), [], 0
+    for cut in [*sorted(cuts), len(data)]:
+        done.append(stream.feed(data[at : max(at, cut)]))
+        at = max(at, cut)
+    return b"".join([*done, stream.finish()])
+
+
+@pytest.mark.parametrize("how", WRITTEN)
+def test_every_spelling_is_found_and_its_reader_reads_the_other(how: str) -> None:
+    before = WRITTEN[how](VALUE)
+    after = FOUND.replace(b"<" + before + b">")[1:-1]
+    assert FOUND.occur(before) and not FOUND.occur(after)
+    if how.startswith("base64"):
+        decode = base64.urlsafe_b64decode if "URL" in how else base64.b64decode
+        assert decode(after) == decode(before).replace(VALUE, INSTEAD)
+    elif "UTF-16" not in how and "hex" not in how.lower():
+        assert INSTEAD.lower() in (after.lower(), read_back(after).lower())
+    else:
+        assert after.lower() == WRITTEN[how](INSTEAD).lower()
+
+
+def read_back(text: bytes) -> bytes:
+    for _ in range(3):
+        text = unquote_to_bytes(text)
+    return json.loads(b'"' + text + b'"').encode()
+
+
+@settings(deadline=None)
+@given(texts, st.lists(st.integers(0, 400), max_size=12))
+@example(VALUE * 3, [1, 2, 40])
+def test_pieces_do_not_matter(data: bytes, cuts: list[int]) -> None:
+    whole = FOUND.replace(data)
+    assert in_pieces(FOUND, data, cuts) == whole
+    assert in_pieces(FOUND, data, list(range(len(data)))) == whole
+    assert VALUE not in whole
+
+
+@settings(deadline=None)
+@given(
+    st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=8, max_size=20),
+    st.data(),
+)
+@example("%25%25%25", None)
+@example("\\\\\\\\\\\\\\\\", None)
+@example("aaaaaaaa", None)
+@example("&amp;&amp;", None)
+def test_any_value(text: str, data: st.DataObject | None) -> None:
+    value = text.encode()
+    instead = b"Zq7" * 7
+    found = Spellings(spellings(value, instead[: len(value)]))
+    parts = [write(value) for write in WRITTEN.values()]
+    mixed = data.draw(st.permutations(parts)) if data else parts
+    whole = b"--".join(mixed[:12])
+    assert value not in found.replace(whole)
+    assert in_pieces(found, whole, [7, 11, 12, 90]) == found.replace(whole)
+
+
+@settings(deadline=None)
+@given(texts)
+def test_what_is_not_there_is_not_touched(data: bytes) -> None:
+    found = Spellings(spellings(b"NeverInTheseTexts", b"x" * 17))
+    assert found.replace(data) == data
+
+
+@settings(deadline=None)
+@given(texts)
+def test_plain_values_keep_lengths(data: bytes) -> None:
+    value, instead = b"sk-Proj_4f9aKx02LmQz", b"q7Zt0WmB3xLc9Rk2VhY5"
+    found = Spellings(spellings(value, instead))
+    data = data.replace(VALUE, value) + b"".join(
+        write(value) for how, write in WRITTEN.items() if "HTML" not in how
+    )
+    assert not resizes(value)
+    assert len(found.replace(data)) == len(data)
+
+
+def test_no_more_is_held_back_than_what_may_be_a_beginning() -> None:
+    """A server's events must not wait for the next ones."""
+    stream = Stream(FOUND)
+    assert stream.feed(b"data: hello\n\n") == b"data: hello\n\n"
+    assert stream.feed(b"data: " + VALUE[:-1]) == b"data: "
+    assert stream.feed(b"!\n\n") == VALUE[:-1] + b"!\n\n"
+    assert stream.finish() == b""
+
+
+def test_of_two_the_longer_and_then_the_first() -> None:
+    found = Spellings([exact(b"abcdefgh", b"11111111"), exact(b"abcdefghij", b"2222222222")])
+    assert found.replace(b"abcdefghi abcdefghij") == b"11111111i 2222222222"
+    assert in_pieces(found, b"abcdefghi abcdefghij", [9, 18]) == b"11111111i 2222222222"
+    assert Spellings([exact(b"abc", b"1"), exact(b"abc", b"2")]).replace(b"abc") == b"1"
+
+
+def test_long_values_are_compared_to_their_end() -> None:
+    value = bytes(33 + i * 7 % 90 for i in range(4096))
+    found = Spellings(spellings(value, b"x" * 4096))
+    nearly = value[:-1] + b"\x7f"
+    assert found.replace(nearly + value) == nearly + b"x" * 4096
+    assert value not in base64.b64decode(found.replace(base64.b64encode(b"a" + value)))
