@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 import hypothesis
 import pytest
 import schemathesis
+from fastapi.routing import APIRoute
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
 from belljar.server import uploads
-from belljar.server.app import description
+from belljar.server.app import ROUTERS, description
+from belljar.server.errors import OF_BELLJAR, OF_HTTP
+from belljar.server.gate import OPEN
 from belljar.testing.served import Served, served
 
 EXAMPLES = hypothesis.settings(
@@ -112,6 +116,41 @@ def test_a3_without_a_key_nothing_but_401(server: Served) -> None:
             for key in (None, "nonsense"):
                 answer = server.ask(method.upper(), place, key=key)
                 assert answer.status == (200 if opened else 401), f"{method} {path}"
+
+
+UNDESCRIBED = {405: "a method that is no route's", 431: "headers", 499: "nobody", 502: "no server"}
+"""Statuses that belong to no route."""
+
+
+def test_a3_every_route_lists_each_status_that_its_kind_can_give() -> None:
+    """By what a route is, and not by what its description says; `check_answer` in tests/conftest.py
+    looks at what is answered."""
+    seen = {200}
+    routes = [route for router in ROUTERS for route in router.routes]
+    for route in routes:
+        if not isinstance(route, APIRoute) or not route.include_in_schema:
+            continue
+        (method,) = route.methods
+        said = set(map(int, DESCRIPTION["paths"][route.path][method.lower()]["responses"]))
+        seen |= said
+        wanted = {200, 400, 403, 429, 500, 503}
+        if route.path not in OPEN:
+            wanted.add(401)
+        if route.param_convertors:
+            wanted.add(404)
+        if "sandbox_id" in route.param_convertors:
+            wanted |= {409, 410}
+        if route.body_field:
+            wanted |= {408, 413, 415}
+        source = inspect.getsource(route.endpoint)
+        if "uploads." in source and method != "GET":
+            wanted |= {408, 415}
+        if re.search(r"\.place\(|book\.make|running\.run\(|describe\(", source):
+            wanted.add(409)
+        assert wanted <= said, f"{method} {route.path}: {wanted - said}"
+    assert len(routes) > 45
+    kinds = (*OF_HTTP.values(), *OF_BELLJAR.values())
+    assert {kind.status for kind in kinds} - set(UNDESCRIBED) <= seen
 
 
 def test_the_description_is_whole(server: Served) -> None:

@@ -49,7 +49,6 @@ OF_HTTP: Mapping[str, Kind] = {
     "origin_refused": Kind(403),
     "not_found": Kind(404),
     "method_not_allowed": Kind(405),
-    "not_acceptable": Kind(406),
     "too_slow": Kind(408, True),
     "body_too_large": Kind(413),
     "unsupported_media_type": Kind(415),

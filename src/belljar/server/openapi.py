@@ -15,8 +15,6 @@ _WORDS = {
     401: "No key, or not a valid one.",
     403: "Not with this key, or not from this web page.",
     404: "There is no such thing, or it is another tenant's.",
-    405: "Not with this method.",
-    406: "No representation is acceptable.",
     408: "The body took too long to arrive.",
     409: "Not in the present state of the server or the sandbox.",
     410: "It has ended.",
@@ -29,25 +27,57 @@ _WORDS = {
 }
 
 
+EVERY = (400, 403, 429, 500, 503)
+"""What the gate, a wrong query or the server's own trouble may answer anywhere."""
+
+
 def responses(
     model: type[BaseModel] | None, *statuses: int, **more: Any
 ) -> dict[int | str, dict[str, Any]]:
     """What a route may answer: its own model, and errors by their status."""
     found: dict[int | str, dict[str, Any]] = {200: {"model": model, **more} if model else more}
     for status in statuses:
-        code = next((name for name, kind in OF_HTTP.items() if kind.status == status), "error")
-        example = {"code": code, "message": "…", "hint": "…", "retryable": status in (429, 503)}
-        entry: dict[str, Any] = {
-            "model": ErrorAnswer,
-            "description": _WORDS[status],
-            "content": {"application/json": {"example": {"error": example}}},
-        }
-        if status in (429, 503):
-            entry["headers"] = {
-                "Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}
-            }
-        found[status] = entry
+        found[status] = {"model": ErrorAnswer, **_refusal(status)}
     return found
+
+
+def _refusal(status: int) -> dict[str, Any]:
+    code = next((name for name, kind in OF_HTTP.items() if kind.status == status), "error")
+    example = {"code": code, "message": "…", "hint": "…", "retryable": status in (429, 503)}
+    found: dict[str, Any] = {
+        "description": _WORDS[status],
+        "content": {"application/json": {"example": {"error": example}}},
+    }
+    if status in (429, 503):
+        found["headers"] = {
+            "Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}
+        }
+    return found
+
+
+def _complete(path: str, operation: dict[str, Any]) -> None:
+    """Adds what any route of its kind may answer, whatever it does itself."""
+    statuses = set(EVERY)
+    if operation.pop("x-open", False):
+        operation["security"] = [{}, {"key": []}]
+    else:
+        statuses.add(401)
+    if "{" in path:
+        statuses.add(404)
+    if "{sandbox_id}" in path:
+        statuses |= {409, 410}
+    body = operation.get("requestBody", {}).get("content", {})
+    if body:
+        statuses |= {408, 415}
+    if "application/json" in body:
+        statuses.add(413)
+    said = operation["responses"]
+    for status in statuses - set(map(int, said)):
+        entry = _refusal(status)
+        schema = {"$ref": f"#/components/schemas/{ErrorAnswer.__name__}"}
+        entry["content"]["application/json"]["schema"] = schema
+        said[str(status)] = entry
+    operation["responses"] = dict(sorted(said.items()))
 
 
 def describe(app: FastAPI) -> None:
@@ -62,11 +92,10 @@ def describe(app: FastAPI) -> None:
             schema["security"] = [{"key": []}]
             for name in ("HTTPValidationError", "ValidationError"):
                 parts.get("schemas", {}).pop(name, None)
-            for path in schema["paths"].values():
-                for operation in path.values():
+            for path, operations in schema["paths"].items():
+                for operation in operations.values():
                     operation["responses"].pop("422", None)
-                    if operation.pop("x-open", False):
-                        operation["security"] = [{}, {"key": []}]
+                    _complete(path, operation)
             app.openapi_schema = schema
         return app.openapi_schema
 

@@ -12,10 +12,10 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from email.message import Message
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 
 class Answer(NamedTuple):
@@ -30,6 +30,9 @@ class Answer(NamedTuple):
 
 class Served:
     """`belljar serve` on a free port of loopback, with a home of its own."""
+
+    on_answer: ClassVar[Callable[[str, str, Answer], None] | None] = None
+    """Sees method, path and answer of everything that is asked."""
 
     def __init__(self, home: Path, settings: Mapping[str, Any], *, keys: bool) -> None:
         self.home = home
@@ -102,10 +105,13 @@ class Served:
         request = urllib.request.Request(self.url + path, content, sent, method=method)
         try:
             with _OPENER.open(request, timeout=timeout_s) as response:
-                return Answer(response.status, response.headers, response.read())
+                answer = Answer(response.status, response.headers, response.read())
         except urllib.error.HTTPError as error:
             with error:
-                return Answer(error.code, error.headers, error.read())
+                answer = Answer(error.code, error.headers, error.read())
+        if Served.on_answer:
+            Served.on_answer(method, path, answer)
+        return answer
 
     def execute(self, code: str, **fields: Any) -> Answer:
         return self.ask("POST", "/execute", {"code": code, **fields})
