@@ -1,0 +1,389 @@
+"""The host's side of the gateway: starts its process, and gets each sandbox a way out of it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import select
+import socket
+import subprocess
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from belljar.errors import BelljarError, Closed, InvalidRequest, Unavailable
+from belljar.network import Egress, Rules, Secret
+from belljar.runtimes.interpreter import base_interpreter
+from belljar.settings import Settings
+
+from . import control
+from . import secrets as holding
+from .addresses import private
+from .authority import Authority, system_roots
+from .targets import transparent
+
+PROXY_PORT = 3128
+CA_FILE = ".belljar/ca.pem"
+"""Below /data/input."""
+_CA_PATH = f"/data/input/{CA_FILE}"
+_START_S = 60.0
+_SEND_S = 5.0
+_LOOPBACK = "127.0.0.1"
+_PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
+_START = "import os; exec(os.read({control}, 4096))"
+_BOOT = """\
+import sys
+sys.path[:0] = {paths!r}
+from belljar.egress import process
+process.main({control})
+"""
+_CA_VARIABLES = (
+    "SSL_CERT_FILE",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "NODE_EXTRA_CA_CERTS",
+    "GIT_SSL_CAINFO",
+    "PIP_CERT",
+    "AWS_CA_BUNDLE",
+    "CARGO_HTTP_CAINFO",
+    "DENO_CERT",
+)
+
+OnEgress = Callable[[Egress], None]
+
+
+class Gateway:
+    """One per service. Its process starts with the first lease, and anew if it is lost."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._process: _Process | None = None
+        self._turn = asyncio.Lock()
+        self._closed = False
+
+    async def open(
+        self, given: Rules, secrets: Mapping[str, Secret] | None = None, *, on_egress: OnEgress
+    ) -> Lease:
+        """A way out for one sandbox, under these rules."""
+        held = holding.hold(secrets or {})
+        _check(given, bool(held))
+        async with self._turn:
+            if self._closed:
+                raise Closed("the gateway was closed")
+            if self._process is None or not self._process.alive:
+                self._process = await _Process.start(self._settings)
+            process = self._process
+        number = process.number()
+        process.listeners[number] = on_egress
+        lease = Lease(process, number, given, held)
+        try:
+            await process.ask(
+                {
+                    "do": "open",
+                    "lease": number,
+                    "rules": [rule.to_dict() for rule in given],
+                    "secrets": [one.to_dict() for one in held],
+                }
+            )
+        except BaseException:
+            del process.listeners[number]
+            raise
+        return lease
+
+    async def close(self) -> None:
+        """Ends the process, and with it every connection."""
+        self._closed = True
+        async with self._turn:
+            if self._process:
+                self._process.close()
+                self._process = None
+
+
+class Lease:
+    """One sandbox's way out."""
+
+    def __init__(
+        self, process: _Process, number: int, given: Rules, held: tuple[holding.Held, ...]
+    ) -> None:
+        self._process = process
+        self._number = number
+        self._secret = bool(held)
+        self._closed = False
+        self._given = given
+        self._placeholders = holding.variables(held)
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """For the code. Without ALL_PROXY: some clients would need a library for SOCKS then."""
+        proxy = f"http://{_LOOPBACK}:{PROXY_PORT}"
+        found = {"NODE_USE_ENV_PROXY": "1"}
+        for name, value in (
+            ("HTTP_PROXY", proxy),
+            ("HTTPS_PROXY", proxy),
+            ("NO_PROXY", f"localhost,{_LOOPBACK},::1"),
+        ):
+            found |= {name: value, name.lower(): value}
+        found |= dict.fromkeys(_CA_VARIABLES, _CA_PATH)
+        return found | self._placeholders
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """For the code, below /data/input."""
+        system = any(not rule.inspect for rule in self._given)
+        more = self._process.more_roots if system else b""
+        return {CA_FILE: self._process.authority.bundle(system=system, more=more)}
+
+    @property
+    def hosts(self) -> Mapping[str, str]:
+        """For /etc/hosts inside: names that lead to the gateway also without a proxy."""
+        return dict.fromkeys(transparent(self._given), _LOOPBACK)
+
+    def wire(self) -> socket.socket:
+        """A new wire, the caller's; its other end is the gateway's."""
+        self._check_open()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with theirs:
+                self._process.send({"do": "wire", "lease": self._number}, [theirs.fileno()])
+        except BaseException:
+            ours.close()
+            raise
+        return ours
+
+    async def change(self, given: Rules) -> None:
+        """From now on these rules. What they do not allow is cut."""
+        self._check_open()
+        _check(given, self._secret)
+        rules = [rule.to_dict() for rule in given]
+        await self._process.ask({"do": "change", "lease": self._number, "rules": rules})
+        self._given = given
+
+    async def close(self) -> None:
+        """When it returns every connection is cut and every attempt told."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._process.alive:
+                await self._process.ask({"do": "close", "lease": self._number})
+        except Unavailable:
+            pass  # the process has gone, and with it every connection
+        finally:
+            self._process.listeners.pop(self._number, None)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("this way to the network was closed")
+
+
+def _check(given: Rules, secret: bool) -> None:
+    if secret and (open_ := next((rule for rule in given if not rule.inspect), None)):
+        raise InvalidRequest(
+            f"network: {open_.hosts[0]} cannot have inspect=False together with secrets",
+            hint="what is not inspected could carry a secret out: leave out either",
+        )
+
+
+class _Process:
+    """The gateway's process as the host sees it."""
+
+    def __init__(
+        self,
+        talk: socket.socket,
+        process: subprocess.Popen[bytes],
+        *,
+        authority: Authority,
+        more_roots: bytes,
+    ) -> None:
+        self.authority = authority
+        self.more_roots = more_roots
+        self.alive = True
+        self.listeners: dict[int, OnEgress] = {}
+        self._talk = talk
+        self._process = process
+        self._loop = asyncio.get_running_loop()
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, asyncio.Future[None]] = {}
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+
+    @classmethod
+    async def start(cls, settings: Settings) -> _Process:
+        started = await asyncio.to_thread(_launch, settings)
+        talk, process, authority, more_roots, complaints = started
+        self = cls(talk, process, authority=authority, more_roots=more_roots)
+        self._loop.add_reader(talk, self._hear)
+        try:
+            async with asyncio.timeout(_START_S):
+                await self._ready
+        except BaseException as error:
+            self.close()
+            said = os.pread(complaints, 4000, 0).decode("utf-8", "replace").strip()
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            why = str(error) or f"it took longer than {_START_S:.0f} s"
+            raise Unavailable(
+                f"the gateway did not start: {why}" + (f" {said[-500:]}" if not str(error) else ""),
+                hint="see docs/network.md; settings.network_* say where and how it works",
+            ) from error
+        finally:
+            os.close(complaints)
+        return self
+
+    def number(self) -> int:
+        return next(self._numbers)
+
+    async def ask(self, order: Mapping[str, Any]) -> None:
+        """Returns when it is done."""
+        number = self.number()
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._asked[number] = done
+        try:
+            self.send({**order, "id": number})
+            await done
+        finally:
+            self._asked.pop(number, None)
+
+    def send(self, order: Mapping[str, Any], descriptors: list[int] | None = None) -> None:
+        if not self.alive:
+            raise Unavailable("the gateway's process has ended", hint="run again: it starts anew")
+        while True:
+            try:
+                control.send(self._talk, order, descriptors or [])
+                return
+            except BlockingIOError:
+                waiting = select.poll()
+                waiting.register(self._talk, select.POLLOUT)
+                if not waiting.poll(_SEND_S * 1000):
+                    raise Unavailable("the gateway does not answer") from None
+            except OSError as error:
+                self.close()
+                raise Unavailable(f"the gateway's process has ended: {error}") from error
+
+    def close(self) -> None:
+        if not self.alive:
+            return
+        self.alive = False
+        self._loop.remove_reader(self._talk)
+        self._talk.close()
+        self._process.kill()
+        self._process.wait()
+        ended = Unavailable("the gateway's process has ended", hint="run again: it starts anew")
+        for waiting in (*self._asked.values(), self._ready):
+            if not waiting.done():
+                waiting.set_exception(ended)
+                waiting.exception()  # nobody may be waiting
+
+    def _hear(self) -> None:
+        for _ in range(64):  # then others have their turn
+            try:
+                heard = control.receive(self._talk)
+            except BlockingIOError:
+                return
+            except OSError:
+                heard = None
+            if heard is None:
+                self.close()
+                return
+            self._take(heard[0])
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if told := message.get("egress"):
+            if listener := self.listeners.get(message["lease"]):
+                for one in told:
+                    listener(Egress(**one))
+            return
+        waiting = self._asked.get(message["id"]) if "id" in message else self._ready
+        if waiting is None or waiting.done():
+            return
+        if "error" in message:
+            error = BelljarError if "id" in message else Unavailable
+            waiting.set_exception(error(message["error"], hint=message.get("hint", "")))
+        else:
+            waiting.set_result(None)
+
+
+def _launch(
+    settings: Settings,
+) -> tuple[socket.socket, subprocess.Popen[bytes], Authority, bytes, int]:
+    paths = [_PACKAGE_ROOT, *_libraries()]
+    authority = Authority.load(settings.home)
+    more_roots = _more_roots(settings)
+    given = {
+        "do": "start",
+        "authority": authority.to_dict(),
+        "roots": (system_roots() + b"\n" + more_roots).decode("ascii", "replace"),
+        "allowed": settings.network_allowed,
+        "denied": list(settings.network_denied),
+        "private": _private(settings),
+        "names": dict(settings.network_names),
+        "namespace": settings.network_namespace,
+        "limits": {
+            "connections": settings.network_connections,
+            "bytes": settings.network_bytes,
+            "requests_per_s": settings.network_requests_per_s,
+            "connection_s": settings.network_connection_s,
+            "idle_s": settings.network_idle_s,
+        },
+    }
+    complaints = os.memfd_create("belljar-gateway")
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    owner = os.pidfd_open(os.getpid())
+    try:
+        with theirs:
+            descriptor = theirs.fileno()
+            process = subprocess.Popen(
+                [base_interpreter(), "-SsB", "-c", _START.format(control=descriptor)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=complaints,
+                env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/"},
+                cwd="/",
+                start_new_session=True,
+                pass_fds=(descriptor,),
+            )
+        ours.send(_BOOT.format(paths=paths, control=descriptor).encode())
+        ours.setblocking(False)
+        control.send(ours, given, [owner])
+    except OSError as error:
+        ours.close()
+        os.close(complaints)
+        raise Unavailable(
+            f"the gateway could not be started: {error}",
+            hint="are open files or processes (ulimit -n, -u) of this user used up?",
+        ) from error
+    finally:
+        os.close(owner)
+    return ours, process, authority, more_roots, complaints
+
+
+def _libraries() -> list[str]:
+    """Where they lie: the process starts without any site-packages."""
+    found = []
+    for name in ("h11", "cryptography"):
+        spec = find_spec(name)
+        if spec is None or not spec.origin:
+            raise Unavailable(
+                f"network: the library {name} is missing", hint="pip install 'belljar[network]'"
+            )
+        found.append(str(Path(spec.origin).parents[1]))
+    return list(dict.fromkeys(found))
+
+
+def _more_roots(settings: Settings) -> bytes:
+    if settings.network_authorities is None:
+        return b""
+    try:
+        return settings.network_authorities.read_bytes()
+    except OSError as error:
+        raise Unavailable(f"settings.network_authorities cannot be read: {error}") from error
+
+
+def _private(settings: Settings) -> list[str]:
+    try:
+        return [str(network) for network in private(settings.network_private)]
+    except ValueError as error:
+        raise InvalidRequest(
+            f"settings.network_private: {error}", hint='addresses such as "10.1.0.0/16"'
+        ) from error

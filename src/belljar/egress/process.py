@@ -1,0 +1,172 @@
+"""The gateway's process. It is told everything over its control socket and ends with it.
+
+Nothing of a sandbox's runs in it, but all that sandboxes send passes through: after its imports it
+gives up everything that it does not need (`hardening`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import ssl
+import sys
+from collections import deque
+from typing import Any
+
+from belljar.errors import BelljarError
+from belljar.network import Rules
+from belljar.network import rules as as_rules
+
+from . import control, hardening, wires
+from .authority import Authority
+from .certificates import Contexts
+from .ledger import Ledger
+from .limits import Limits
+from .outlet import Operator, Outlet
+from .resolving import Resolver
+from .secrets import Held, Keeper
+
+_SWEEP_S = 1.0
+_MOST_UNSENT = 256
+"""Messages that the host has not taken; then nothing new goes out."""
+
+
+class Process:
+    def __init__(self, talk: socket.socket, given: dict[str, Any]) -> None:
+        self._talk = talk
+        self._loop = asyncio.get_running_loop()
+        self._unsent: deque[dict[str, Any]] = deque()
+        self._taken = asyncio.Event()
+        self._outlets: dict[int, Outlet] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._limits = Limits.of(given["limits"])
+        self._contexts = Contexts(Authority.of(given["authority"]))
+        self._trust = trust(given["roots"])
+        allowed = given["allowed"]
+        self._operator = Operator(
+            allowed=None if allowed == "any" else as_rules(allowed),
+            denied=given["denied"],
+            resolver=Resolver(names=given["names"], private=given["private"]),
+        )
+
+    async def live(self, owner: int) -> None:
+        """Until the host has gone."""
+        self._loop.add_reader(owner, os._exit, 0)
+        self._loop.add_reader(self._talk, self._hear)
+        self._say({"ready": {"identity": hardening.identity()}})
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            for outlet in list(self._outlets.values()):
+                outlet.sweep()
+
+    # -- the host --------------------------------------------------------------------------------
+
+    def _hear(self) -> None:
+        try:
+            heard = control.receive(self._talk)
+        except BlockingIOError:
+            return
+        except OSError:
+            heard = None
+        if heard is None:
+            os._exit(0)
+        order, descriptors = heard
+        if order["do"] == "wire":
+            wire = socket.socket(fileno=descriptors[0])
+            if outlet := self._outlets.get(order["lease"]):
+                wires.attach(outlet, wire)
+            else:
+                wire.close()
+            return
+        task = self._loop.create_task(self._do(order))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _do(self, order: dict[str, Any]) -> None:
+        answer: dict[str, Any] = {"id": order["id"]}
+        try:
+            if order["do"] == "open":
+                self._open(order)
+            elif order["do"] == "change":
+                self._outlets[order["lease"]].change(_rules(order))
+            elif outlet := self._outlets.get(order["lease"]):
+                await outlet.close()
+                del self._outlets[order["lease"]]
+        except BelljarError as error:
+            answer |= {"error": error.message, "hint": error.hint}
+        except Exception as error:
+            answer |= {"error": f"{type(error).__name__}: {error}", "hint": ""}
+        self._say(answer)
+
+    def _open(self, order: dict[str, Any]) -> None:
+        number = order["lease"]
+        self._outlets[number] = Outlet(
+            rules=_rules(order),
+            limits=self._limits,
+            ledger=Ledger(lambda told: self._say({"lease": number, "egress": told})),
+            keeper=Keeper([Held.of(one) for one in order["secrets"]]),
+            operator=self._operator,
+            trust=self._trust,
+            certificate=self._contexts.for_name,
+            settled=self._settled,
+        )
+
+    def _say(self, message: dict[str, Any]) -> None:
+        self._unsent.append(message)
+        if len(self._unsent) == 1:
+            self._send()
+
+    def _send(self) -> None:
+        try:
+            while self._unsent:
+                control.send(self._talk, self._unsent[0])
+                self._unsent.popleft()
+        except BlockingIOError:
+            self._loop.add_writer(self._talk, self._send)
+            return
+        except OSError:
+            os._exit(0)
+        self._loop.remove_writer(self._talk)
+        self._taken.set()
+
+    async def _settled(self) -> None:
+        while len(self._unsent) > _MOST_UNSENT:
+            self._taken.clear()
+            await self._taken.wait()
+
+
+def trust(roots: str) -> ssl.SSLContext:
+    """How hosts prove who they are."""
+    context = ssl.create_default_context(cadata=roots or None)
+    context.set_alpn_protocols(["http/1.1"])
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def _rules(order: dict[str, Any]) -> Rules:
+    return as_rules(order["rules"])
+
+
+def main(descriptor: int) -> None:
+    """Never returns."""
+    talk = socket.socket(fileno=descriptor)
+    first = control.receive(talk)
+    if first is None:
+        os._exit(0)
+    given, (owner,) = first
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        hardening.enter_namespace(given["namespace"])
+        hardening.harden()
+        asyncio.run(_main(talk, given, owner))
+    except Exception as error:
+        control.send(talk, {"error": f"{type(error).__name__}: {error}"})
+        print(error, file=sys.stderr)
+    os._exit(1)
+
+
+async def _main(talk: socket.socket, given: dict[str, Any], owner: int) -> None:
+    talk.setblocking(False)
+    await Process(talk, given).live(owner)

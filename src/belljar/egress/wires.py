@@ -1,0 +1,82 @@
+"""What comes first on a wire says what it is: `L`, listeners of a sandbox's own network namespace,
+or `M`, many connections on the wire itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+
+from belljar.engines.linux.wait import readable
+
+from . import mux
+from .doors import DOORS
+from .outlet import Door, Outlet
+from .streams import Stream, Tcp
+
+_WITHOUT_DESCRIPTORS_S = 0.2
+_FIRST_BYTES = 65_536
+_FIRST_WORD_S = 120.0
+
+
+def attach(outlet: Outlet, wire: socket.socket) -> None:
+    """Serves it until the lease ends."""
+    wire.setblocking(False)
+    task = asyncio.create_task(_live(outlet, wire))
+    outlet.on_close(task)
+
+
+async def _live(outlet: Outlet, wire: socket.socket) -> None:
+    try:
+        async with asyncio.timeout(_FIRST_WORD_S):
+            await readable(wire)
+        first, descriptors, _, _ = socket.recv_fds(wire, _FIRST_BYTES, len(DOORS))
+        listeners = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+        try:
+            if first == b"L" and listeners and all(_is_listener(one) for one in listeners):
+                await asyncio.gather(*map(_accept, [outlet] * 3, listeners, DOORS))
+            elif first[:1] == b"M" and not listeners:
+                await _share(outlet, wire, first[1:])
+        finally:
+            for listener in listeners:
+                listener.close()
+    except (OSError, TimeoutError):
+        pass
+    finally:
+        wire.close()
+
+
+async def _accept(outlet: Outlet, listener: socket.socket, door: Door) -> None:
+    loop = asyncio.get_running_loop()
+    listener.setblocking(False)
+    while True:
+        await outlet.knock()
+        try:
+            accepted, _ = await loop.sock_accept(listener)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                if error.errno in (errno.EBADF, errno.EINVAL):
+                    return
+                continue
+            await asyncio.sleep(_WITHOUT_DESCRIPTORS_S)
+            continue
+        outlet.begin(Tcp(accepted), door)
+
+
+async def _share(outlet: Outlet, wire: socket.socket, first: bytes) -> None:
+    async def opened(lane: Stream, door: int) -> None:
+        await outlet.knock()
+        outlet.begin(lane, DOORS[door])
+
+    await mux.Wire(wire, doors=len(DOORS), opened=opened).live(first)
+
+
+def _is_listener(given: socket.socket) -> bool:
+    with contextlib.suppress(OSError):
+        return (
+            given.family in (socket.AF_INET, socket.AF_INET6)
+            and given.type == socket.SOCK_STREAM
+            and given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
+        )
+    return False
