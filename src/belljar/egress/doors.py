@@ -155,7 +155,8 @@ class _told:
         elif isinstance(error, asyncio.CancelledError):
             self._attempt.ended(self._connection.why_cut or failed("the sandbox ended"))
             return False
+        elif isinstance(error, Exception):
+            self._attempt.ended(failed(f"the gateway failed ({type(error).__name__})"))
         else:
-            self._attempt.ended(failed("the gateway failed"))
             return False
         return True

@@ -34,7 +34,14 @@ _MOST_UNSENT = 256
 
 
 class Process:
-    def __init__(self, talk: socket.socket, given: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        talk: socket.socket,
+        given: dict[str, Any],
+        *,
+        contexts: Contexts,
+        trust: ssl.SSLContext,
+    ) -> None:
         self._talk = talk
         self._loop = asyncio.get_running_loop()
         self._unsent: deque[dict[str, Any]] = deque()
@@ -42,8 +49,8 @@ class Process:
         self._outlets: dict[int, Outlet] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._limits = Limits.of(given["limits"])
-        self._contexts = Contexts(Authority.of(given["authority"]))
-        self._trust = trust(given["roots"])
+        self._contexts = contexts
+        self._trust = trust
         allowed = given["allowed"]
         self._operator = Operator(
             allowed=None if allowed == "any" else as_rules(allowed),
@@ -159,14 +166,26 @@ def main(descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         hardening.enter_namespace(given["namespace"])
+        trusting = trust(given["roots"])
+        contexts = Contexts(Authority.of(given.pop("authority")))
+        contexts.for_name("rehearsal.invalid")  # loads what no file can be opened for later
+        silence = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         hardening.harden()
-        asyncio.run(_main(talk, given, owner))
+        asyncio.run(_main(talk, given, owner, contexts, trusting, silence))
     except Exception as error:
         control.send(talk, {"error": f"{type(error).__name__}: {error}"})
-        print(error, file=sys.stderr)
     os._exit(1)
 
 
-async def _main(talk: socket.socket, given: dict[str, Any], owner: int) -> None:
+async def _main(
+    talk: socket.socket,
+    given: dict[str, Any],
+    owner: int,
+    contexts: Contexts,
+    trusting: ssl.SSLContext,
+    silence: int,
+) -> None:
     talk.setblocking(False)
-    await Process(talk, given).live(owner)
+    process = Process(talk, given, contexts=contexts, trust=trusting)
+    os.dup2(silence, sys.stderr.fileno())  # from here on whatever it said would only be kept
+    await process.live(owner)

@@ -100,9 +100,9 @@ class Relay:
                 except (OSError, EOFError):
                     attempt.ended(failed("the connection broke"))
                     return None
-                except Exception:
-                    attempt.ended(failed("the gateway failed"))
-                    raise
+                except Exception as error:
+                    attempt.ended(failed(f"the gateway failed ({type(error).__name__})"))
+                    return None
                 except asyncio.CancelledError:
                     attempt.ended(self._connection.why_cut or failed("the sandbox ended"))
                     raise
