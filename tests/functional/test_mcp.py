@@ -131,9 +131,10 @@ def variables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str,
 
 @pytest.fixture(scope="module")
 def server(variables: Mapping[str, str]) -> Iterator[Served]:
-    """Its first key is an operator's; `bob` may keep one sandbox."""
+    """Its first key is an operator's; `bob` may keep one sandbox, and run five things a minute."""
     home = Path(variables["BELLJAR_HOME"])
-    adding = [*BELLJAR, "keys", "add", "bob", "--quota", "sandboxes=1"]
+    quotas = ("--quota", "sandboxes=1", "--quota", "runs_per_minute=5")
+    adding = [*BELLJAR, "keys", "add", "bob", *quotas]
     bob = subprocess.run(adding, env=variables, capture_output=True, text=True, check=True)
     settings = {"sandboxes": {"build_environments": False}, "warm": []}
     served = Served(home, settings, keys=True)
@@ -418,6 +419,22 @@ def test_a4_a_connection_keeps_so_many(local: Agent) -> None:
         local.call("close_sandbox", sandbox_id=name)
 
 
+def test_a4_what_nobody_uses_ends(portal: BlockingPortal, variables: Mapping[str, str]) -> None:
+    """`--idle`, and the model is told why."""
+    with over_stdio(portal, variables, "auto", "--idle", "1") as agent:
+        box = agent.open()
+        agent.call("run_in_sandbox", sandbox_id=box, code="1")
+        for waited_s in (2, 4, 8, 16):  # asking is using
+            time.sleep(waited_s)
+            answer = agent.ask("run_in_sandbox", sandbox_id=box, code="1")
+            if answer.is_error:
+                break
+        assert "has ended: nothing was asked of it for 1 s" in words(answer)
+        wrong = [*BELLJAR, "mcp", "--idle", "0"]
+        refused = subprocess.run(wrong, env=variables, capture_output=True, text=True, timeout=60)
+        assert refused.returncode == 125 and "--idle" in refused.stderr
+
+
 @pytest.mark.parametrize("which", ["local", "remote"])
 def test_a4_who_gives_up_keeps_the_state(which: str, request: pytest.FixtureRequest) -> None:
     agent: Agent = request.getfixturevalue(which)
@@ -581,6 +598,20 @@ def test_s4_tenants_do_not_meet(portal: BlockingPortal, server: Served, remote: 
         said = bob.refused("open_sandbox", environment="base")
         assert "quota_exceeded" in said and "close_sandbox" in said
         assert "quota_exceeded" in bob.refused("fork_sandbox", sandbox_id=own)
+        # The same sandboxes and runs as those of the other routes, and the same quotas.
+        asked = partial(server.ask, key=server.bob)  # type: ignore[attr-defined]
+        assert len(asked("GET", "/v1/sandboxes").json()["sandboxes"]) == 1
+        refused = asked("POST", "/v1/sandboxes", {"environment": "base"})
+        assert (refused.status, refused.json()["error"]["code"]) == (429, "quota_exceeded")
+        before = asked("GET", "/v1/usage").json()["runs"]
+        bob.call("run_in_sandbox", sandbox_id=own, code="1")
+        bob.call("run_code", code="1")
+        assert asked("GET", "/v1/usage").json()["runs"] == before + 2
+        while asked("POST", "/execute", {"code": "1"}).status == 200:
+            assert asked("GET", "/v1/usage").json()["runs"] <= 5
+        for tool, given in (("run_code", {}), ("run_in_sandbox", {"sandbox_id": own})):
+            said = bob.refused(tool, code="1", **given)
+            assert "5 runs per minute" in said and "again after" in said
         bob.call("close_sandbox", sandbox_id=own)
     asking = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
     headers = {"Accept": "application/json, text/event-stream", "Mcp-Session-Id": session}
