@@ -3,6 +3,7 @@ what it is told with what a test wants. For tests of the sandbox's end."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable
@@ -167,7 +168,8 @@ class Answering:
 
     def hang_up(self) -> None:
         for end in self._ends:
-            end.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError):  # it has ended
+                end.shutdown(socket.SHUT_RDWR)
 
     def _live(self, end: socket.socket, peer: Peer) -> None:
         try:

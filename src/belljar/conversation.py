@@ -145,6 +145,8 @@ class Conversation(Hearing):
         try:
             await self.ask(op, hosts=hosts)
         except Refusal as refusal:
+            if op == "open_doors" and self._line:
+                self._line.close()
             raise EngineError(
                 f"the sandbox's network could not be set up: {printable(str(refusal))}",
                 hint="does something inside listen on port 3128?",

@@ -99,11 +99,11 @@ class Relay:
         self._flush()
 
     def close(self) -> None:
-        for connection in list(self._connections.values()):
-            self._drop(connection, abruptly=True)
         for _, listener in self._listeners.values():
             listener.close()
         self._listeners.clear()
+        for connection in list(self._connections.values()):
+            self._drop(connection, abruptly=True)
         self._poll.close()
 
     # -- from the gateway ------------------------------------------------------------------------
@@ -134,10 +134,18 @@ class Relay:
     # -- from the code ---------------------------------------------------------------------------
 
     def _knocked(self, door: int, listener: socket.socket) -> None:
-        try:
-            endpoint, _ = listener.accept()
-        except OSError:  # it has gone again
-            return
+        for _ in range(
+            _AT_ONCE
+        ):  # few can wait: the kernel lets who comes then try again in a second
+            if not self._accepting:
+                return
+            try:
+                endpoint, _ = listener.accept()
+            except OSError:  # nobody, or gone again
+                return
+            self._welcome(door, endpoint)
+
+    def _welcome(self, door: int, endpoint: socket.socket) -> None:
         endpoint.setblocking(False)
         endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = _Connection(self._next, endpoint)
