@@ -375,7 +375,8 @@ class Relay:
                 else:
                     raise failed(f"{host}: it closed the connection without an answer")
         except (h11.RemoteProtocolError, h11.LocalProtocolError) as error:
-            raise failed(f"{host}: {_ANSWER_WHY} ({error})") from error
+            # Without h11's words: they quote the answer, which may echo a secret.
+            raise failed(f"{host}: {_ANSWER_WHY}") from error
 
     async def _flush(self, out: bytearray) -> None:
         if out:

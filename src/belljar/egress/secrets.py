@@ -94,6 +94,8 @@ def hold(secrets: Mapping[str, Secret]) -> tuple[Held, ...]:
         value = secret.value()
         if len(value) > LONGEST_SECRET:
             raise InvalidRequest(f"secrets: {variable} has more than {LONGEST_SECRET:,} characters")
+        if value != value.strip():
+            raise InvalidRequest(f"secrets: {variable} begins or ends with a space")
         placeholder = "".join(randomness.choice(_ALPHABET) for _ in value)
         held.append(
             Held(

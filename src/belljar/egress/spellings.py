@@ -269,7 +269,8 @@ def _hexadecimal(text: bytes, instead: bytes) -> Form:
 
 
 def _wide(text: bytes) -> bytes:
-    return text.decode("ascii").encode("utf-16-le")[:-1]
+    # By hand: the gateway opens no file later on, not even for a codec.
+    return b"\0".join(bytes([byte]) for byte in text)
 
 
 def _base64(text: bytes, instead: bytes, before: int) -> Form:
