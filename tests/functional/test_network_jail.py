@@ -26,6 +26,7 @@ from belljar.engines.jail.process import Zygote
 from belljar.environments.catalogue import BASE
 from belljar.errors import EngineError, InvalidRequest
 from belljar.model import Limits, Request
+from belljar.probes import load
 from belljar.receiver import Outcome
 from belljar.sandbox import Sandbox
 from belljar.settings import Settings
@@ -384,6 +385,16 @@ def test_n1_without_a_gateway_there_is_no_sandbox(jail: Jail) -> None:
     with pytest.raises(EngineError, match="doors to the gateway: Broken pipe"):
         jail.run(Doors(wire=dead, hosts=HOSTS), "pass")
     assert said(jail.run(None, "print(1)")) == "1"
+
+
+@pytest.mark.parametrize("probe", ["NW-19", "NW-55"])
+def test_i8_probes_object_to_a_gateway_that_lets_everybody_pass(
+    jail: Jail, gateway: Answering, probe: str
+) -> None:
+    """What holds everywhere is no evidence: this one says 200 to whatever it hears."""
+    (attack,) = [one for one in load() if one.id == probe]
+    told = said(jail.run(gateway.offered, attack.render(dict.fromkeys(attack.fixtures, "1"))))
+    assert f"PROBE {probe} BROKEN" in told
 
 
 @pytest.mark.parametrize("name", ["a b", "x\n127.0.0.1 y", "UPPER", "", "ü", "x#"])

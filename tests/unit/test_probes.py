@@ -15,7 +15,7 @@ import pytest
 from belljar.engines import registry
 from belljar.model import Result, Status
 from belljar.probes import Probe, judges, load
-from belljar.probes.fixtures import BY_JUDGE, CAPS, KNOWN, LATER, PLACES, PLANTED, Fixtures
+from belljar.probes.fixtures import ALLOWED, BY_JUDGE, CAPS, KNOWN, PLACES, PLANTED, Fixtures
 from belljar.probes.probe import INSIDE, KEPT
 from belljar.probes.prove import Proven, Report, choose
 from belljar.probes.prover import RUNTIMES
@@ -32,7 +32,7 @@ PR-01 PR-04 PR-05 PR-06 PR-10 PR-11 PR-14 PR-15 PR-16 PR-17 PR-19 PR-20
 PV-01 PV-02 PV-04 PV-05 PV-08 PV-09 PV-10 PV-11 PV-17 PV-18 PV-19 PV-21 PV-22 PV-24 PV-25
 RS-01 RS-02 RS-03 RS-04 RS-05 RS-07 RS-10 RS-12 RS-13 RS-16 RS-18
 """
-NOT_YET = {"AP-01", "AP-02", "AP-04", "AP-09", "AP-11", "AP-15", "NW-19", "NW-22"}
+NOT_YET = {"AP-01", "AP-02", "AP-04", "AP-09", "AP-11", "AP-15", "NW-22"}
 PREFIX = {
     "api": "AP",
     "control-channel": "CC",
@@ -107,8 +107,8 @@ def test_unknown_names_are_not_an_empty_proof() -> None:
 def test_fixtures_fill_every_placeholder_and_are_removed() -> None:
     with Fixtures() as fixtures:
         values = dict(fixtures.values)
-        assert set(values) == {*CAPS, *PLACES, *PLANTED}
-        assert {*values, *BY_JUDGE, *LATER} == KNOWN
+        assert set(values) == {*CAPS, *PLACES, *ALLOWED, *PLANTED}
+        assert {*values, *BY_JUDGE} == KNOWN
         process = int(values["HOST_PID"])
         assert process > 1
     assert not Path(values["HOST_CANARY_PATH"]).parent.exists()

@@ -61,7 +61,6 @@ class Network:
         """Sockets that listen in here go to the gateway; nobody else has them. `hosts`: what
         /etc/hosts of all sandboxes in here is."""
         self.enter()
-        self.hosts = hosts
         doors: list[socket.socket] = []
         try:
             _write(_BACKLOG, str(_WAITING_AT_A_DOOR))
@@ -75,6 +74,7 @@ class Network:
                 rights = array.array("i", [door.fileno() for door in doors])
                 ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
                 to_gateway.sendmsg([b"L"], ancillary, socket.MSG_DONTWAIT)
+            self.hosts = hosts
         except OSError as error:
             raise OSError(error.errno, f"doors to the gateway: {error.strerror}") from error
         finally:

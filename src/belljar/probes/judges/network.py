@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+import threading
 from contextlib import suppress
 
 from belljar.probes.probe import Probe
@@ -52,6 +53,39 @@ def sandboxes_do_not_meet(prover: Prover, probe: Probe) -> Verdict:
         return broken(f"the first was over too soon to tell: {describe(live.result())}")
     live.result()
     return found
+
+
+def gateway_leads_to_no_host(prover: Prover, probe: Probe) -> Verdict:
+    """The host listens on all its addresses, under an allowed name, too; nobody may come."""
+    visitors: list[str] = []
+
+    def watch(listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                connection, address = listener.accept()
+                visitors.append(str(address[0]))
+                connection.close()
+
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    with socket.create_server(("", 0), family=family, dualstack_ipv6=dual) as listener:
+        threading.Thread(target=watch, args=(listener,), name="probe-visitors", daemon=True).start()
+        port = listener.getsockname()[1]
+        allowed = prover.fixtures.values["ALLOWED_HOST"]
+        result = prover.run(
+            probe, {"MEETING_PORT": str(port)}, network=[allowed, f"{allowed}:{port}"]
+        )
+        # The listener answers in order: who came before this one has been seen.
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 10) as last:
+            last.recv(1)
+        listener.shutdown(socket.SHUT_RDWR)
+    inside = read(probe, result)
+    found = [] if inside.outcome == "held" else [inside.detail]
+    if len(visitors) != 1:
+        found.append(f"{len(visitors) - 1} connections came to the host's own listener")
+    if dialled := [one.host for one in result.egress if one.address]:
+        found.append(f"the gateway dialled for {dialled[:5]}")
+    return conclude(found)
 
 
 def _free_port() -> int:

@@ -5,6 +5,11 @@ left = []
 try:
     with open("/proc/net/tcp") as table:
         entries = table.read().splitlines()[1:]
+    if os.environ.get("https_proxy"):  # the gateway's doors, which listen
+        doors = ("0100007F:0C38", "0100007F:0050", "0100007F:01BB")
+        entries = [
+            line for line in entries if line.split()[1:4:2] not in [[d, "0A"] for d in doors]
+        ]
     if entries:
         left.append(f"{len(entries)} TCP entries")
     with open("/proc/net/dev") as table:
