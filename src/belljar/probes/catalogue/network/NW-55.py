@@ -4,9 +4,9 @@ import ssl
 port, allowed = int("{{MEETING_PORT}}"), "{{ALLOWED_HOST}}"
 lan = "{{HOST_LAN_IP}}"
 NAMES = f"""
-    {allowed} 127.0.0.1 localhost localhost. LOCALHOST ip6-localhost 2130706433 0x7f.1 0x7f000001 0177.0.0.1
-    127.1 127.0.1 127.0.0.1. 0 0.0.0.0 [::1] [::] [::ffff:127.0.0.1] [::ffff:7f00:1] [::1%lo]
-    [64:ff9b::7f00:1] [2002:7f00:1::] %31%32%37.0.0.1 {lan} {allowed}. {allowed}%00.x
+    {allowed} 127.0.0.1 localhost localhost. LOCALHOST ip6-localhost 2130706433 0x7f.1 0x7f000001
+    0177.0.0.1 127.1 127.0.1 127.0.0.1. 0 0.0.0.0 [::1] [::] [::ffff:127.0.0.1] [::ffff:7f00:1]
+    [::1%lo] [64:ff9b::7f00:1] [2002:7f00:1::] %31%32%37.0.0.1 {lan} {allowed}. {allowed}%00.x
     {allowed}@127.0.0.1 127.0.0.1#{allowed} 127.0.0.1?{allowed} 127.0.0.1/{allowed}
     127.0.0.1\\{allowed}
     １２７.0.0.1 ①②⑦.0.0.1 127。0。0。1
