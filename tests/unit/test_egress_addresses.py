@@ -16,20 +16,20 @@ NEVER = """
 100::1 2001::1 2001:0:7f00:1::1 2001:10::1 2001:20::1 2001:db8::1 2002:7f00:1:: 2002:808:808::1
 2a00::5efe:127.0.0.1 2a00::200:5efe:10.0.0.1
 3fff::1 5f00::1 fc00::1 fd00:ec2::254 fe80::1 fec0::1 ff02::1 ff0e::1
-""".split()
+"""
 PUBLIC = """
 1.1.1.1 8.8.8.8 9.255.255.255 11.0.0.0 100.63.255.255 100.128.0.0 126.255.255.255 128.0.0.0
 169.253.255.255 172.15.255.255 172.32.0.0 192.167.255.255 192.169.0.0 223.255.255.255
 ::ffff:8.8.8.8 64:ff9b::8.8.8.8 2001:4860:4860::8888 2606:4700::1111 2a00::5efe:8.8.8.8
-""".split()
+"""
 
 
-@pytest.mark.parametrize("text", NEVER)
+@pytest.mark.parametrize("text", NEVER.split())
 def test_not_public(text: str) -> None:
     assert not addresses.is_public(addresses.plain(text))
 
 
-@pytest.mark.parametrize("text", PUBLIC)
+@pytest.mark.parametrize("text", PUBLIC.split())
 def test_public(text: str) -> None:
     assert addresses.is_public(addresses.plain(text))
 

@@ -15,10 +15,12 @@ NOT_NAMES = """
 127.0.0.1 127.1 2130706433 0x7f000001 0x7f.0.0.1 0177.0.0.1 017700000001 127.0.0.0x1 1.2.3.4.5
 [::1] ::1 [::ffff:127.0.0.1] [fe80::1%25eth0] host. .host a..b user@host user:pw@host
 host%00.com host%2ecom ho\x00st -host host- a_b.1 *.example.com * ⑫⑦.0.0.1 １２７.1
-""".split()
+"""
 
 
-@pytest.mark.parametrize("name", [*NOT_NAMES, "", " host", "host ", "a b", "a\r\nb", "a\tb"])
+@pytest.mark.parametrize(
+    "name", [*NOT_NAMES.split(), "", " host", "host ", "a b", "a\r\nb", "a\tb"]
+)
 @pytest.mark.parametrize("port", ["", ":80"])
 def test_not_a_name(name: str, port: str) -> None:
     with pytest.raises(Refusal) as refusal:
