@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -213,3 +217,66 @@ def test_s2_changes_are_told_and_a_broken_write_leaves_nothing(there: belljar.Be
         box.files.write("odd \udcff?&#%", b"name")
         assert box.files.read("odd \udcff?&#%") == b"name"
         assert "/workspace/odd \udcff?&#%" in [info.path for info in box.files.list()]
+
+
+# -- the command line ------------------------------------------------------------------------------
+
+
+def command(server: Served, *arguments: str, stdin: str = "", **variables: str) -> Any:
+    argv = [sys.executable, "-m", "belljar.cli.main", *arguments]
+    named = {"BELLJAR_URL": server.url, "BELLJAR_KEY": server.key, **variables}
+    return subprocess.run(
+        argv, env=os.environ | named, input=stdin, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_a2_run_at_a_server_is_as_run_here(server: Served, tmp_path: Path) -> None:
+    """By BELLJAR_URL and BELLJAR_KEY, or by --url and --key; its runs are counted there."""
+    runs = server.ask("GET", "/v1/usage").json()["runs"]
+    (tmp_path / "table.csv").write_text("a\n1\n")
+    code = (
+        "import os, sys\n"
+        "print(input(), os.environ['X'], open('/data/input/table.csv').read())\n"
+        "open('/data/output/made', 'w').write('made')\n"
+        "print('err', file=sys.stderr)\n"
+        "sys.exit(3)"
+    )
+    given = ("--env", "X=y", "--input", str(tmp_path / "table.csv"), "-o", str(tmp_path / "out"))
+    done = command(server, "run", "-c", code, *given, stdin="in\n")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "in y a\n1\n\n", "err\n")
+    assert [one.read_text() for one in (tmp_path / "out").rglob("made")] == ["made"]
+    assert server.ask("GET", "/v1/usage").json()["runs"] == runs + 1
+    place = ("--url", server.url, "--key", server.key)
+    slow = ("-c", "while True: pass", "--timeout", "0.3")
+    done = command(server, "run", *slow, *place, BELLJAR_URL="http://127.0.0.1:1", BELLJAR_KEY="")
+    assert (done.returncode, done.stderr) == (
+        124,
+        "belljar: timed out: the code was killed (see --timeout)\n",
+    )
+    told = json.loads(command(server, "run", "-c", "print(1)", "--json").stdout)
+    assert (told["stdout"], told["status"]) == ("1\n", "ok")
+    here = command(server, "run", "-c", "print(1)", "--url", "")
+    assert here.stdout == "1\n"
+    assert server.ask("GET", "/v1/usage").json()["runs"] == runs + 3
+
+
+def test_a2_what_a_server_refuses_is_told_as_here(server: Served) -> None:
+    for wrong, words in (
+        (command(server, "run", "-c", "1", BELLJAR_KEY="blj_no"), "a valid key is needed"),
+        (command(server, "run", "-c", "1", BELLJAR_URL="http://127.0.0.1:1"), "127.0.0.1:1"),
+        (command(server, "run", "-c", "1", "--timeout", "1e6"), "above the maximum"),
+        (command(server, "run", "-c", "1", "--url", "", "--key", "x"), "there is no server"),
+        (command(server, "run", "-c", "1", "--package", "no such!"), "no such!"),
+        (command(server, "run", "-c", "1", stdin="x" * (9 << 20)), "--input"),
+    ):
+        assert wrong.returncode == 125, wrong
+        assert words in wrong.stderr and wrong.stdout == ""
+
+
+def test_a2_a_shell_at_a_server(server: Served, tmp_path: Path) -> None:
+    (tmp_path / "given.txt").write_text("given")
+    lines = "x = 41\nprint(open('/data/input/given.txt').read())\n%fork\n%switch b1\nprint(x + 1)\n1 / 0\n"
+    done = command(server, "shell", "--input", str(tmp_path / "given.txt"), stdin=lines)
+    assert "given\n" in done.stdout and "42\n" in done.stdout, done
+    assert "ZeroDivisionError" in done.stderr and done.returncode == 1
+    assert server.ask("GET", "/v1/sandboxes").json()["sandboxes"] == []

@@ -7,7 +7,7 @@ import stat
 import sys
 from typing import Any
 
-from belljar.cli import network, numbers
+from belljar.cli import network, numbers, there
 from belljar.cli.say import say
 from belljar.cli.table import Option
 from belljar.errors import CodeTooLarge, InvalidRequest, InvalidVariable, UnknownLanguage
@@ -96,6 +96,7 @@ OPTIONS = (
     ),
     Option("fresh_exec", "--fresh-exec", "", "A newly executed interpreter, no warm fork.", "flag"),
     Option("json", "--json", "", "Print the result as JSON, and nothing else.", "flag"),
+    *there.OPTIONS,
 )
 
 EPILOG = """\
@@ -111,6 +112,7 @@ Examples:
   belljar run client.py --allow-host api.example.com --secret API_KEY=env:API_KEY@api.example.com
   echo hello | belljar run -c "print(input().upper())"
   belljar run - --language bash < script.sh
+  belljar run script.py --url https://belljar.example
 """
 
 OTHER_SUFFIXES = {"mjs": "javascript", "cjs": "javascript", "mts": "typescript", "bash": "bash"}
@@ -152,6 +154,8 @@ def run(
     language_level: str,
     fresh_exec: bool,
     json: bool,
+    url: str | None,
+    key: str | None,
 ) -> int:
     """Run code in a fresh sandbox that is destroyed afterwards."""
     limits = {
@@ -186,20 +190,25 @@ def run(
         from belljar.cli.files import make_folder
 
         make_folder("--output", output)
-    return _run(source, options, limits, output=output, json=json)
+    where = there.place(url, key)
+    if where:
+        options, limits = there.sendable(options), there.sendable(limits)
+    return _run(source, options, limits, where, output=output, json=json)
 
 
 def _run(
     source: str,
     options: dict[str, Any],
     limits: dict[str, float | None],
+    where: dict[str, str],
     *,
     output: str | None,
     json: bool,
 ) -> int:
     from belljar.cli import ahead
 
-    ahead.begin(source, options)  # while the zygote boots, the rest is loaded
+    if not where:
+        ahead.begin(source, options)  # while the zygote boots, the rest is loaded
 
     from belljar.cli import verdict
     from belljar.cli.session import Interrupted, execute
@@ -208,16 +217,17 @@ def _run(
 
     settings = Settings(pool_size=0)  # one run: a second sandbox would wait for nobody
     try:
-        result = execute(source, {**options, **limits}, settings, live=not json)
+        result = execute(source, {**options, **limits}, settings, live=not json, where=where)
     except Interrupted as interrupt:
         return verdict.SIGNALLED + interrupt.signal
     finally:
         ahead.abandon()
     if json:
         print(result.to_json(), flush=True)
-    if options["need"] and not json:
+    if options.get("need") and not json:
         say(f"behind {result.engine}: {result.engine_reason}")
-    for line in verdict.explain(result, requested_limits(settings, limits)):
+    known = None if where else requested_limits(settings, limits)
+    for line in verdict.explain(result, known):
         say(line)
     if output is not None:
         from belljar.cli import files

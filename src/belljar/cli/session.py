@@ -6,14 +6,17 @@ import asyncio
 import gc
 import os
 import signal
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from belljar import aio
 from belljar.cli.live import Live
 from belljar.cli.progress import Bar
 from belljar.model import Caller, Result
 from belljar.settings import Settings
+
+if TYPE_CHECKING:
+    from belljar import client
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPTED_S = 0.5
@@ -28,14 +31,22 @@ class Interrupted(Exception):
         self.signal = number
 
 
-def execute(code: str, options: dict[str, Any], settings: Settings, *, live: bool) -> Result:
-    """Runs and cleans up. Raises Interrupted when a signal came, or nobody reads our output."""
+def execute(
+    code: str,
+    options: dict[str, Any],
+    settings: Settings,
+    *,
+    live: bool,
+    where: Mapping[str, str] | None = None,
+) -> Result:
+    """Runs and cleans up. Raises Interrupted when a signal came, or nobody reads our output.
+    `where`: url and key of a server."""
     gc.freeze()
     gc.enable()
     output = Live() if live else None
     wait_s: float | None = INTERRUPTED_S
     try:
-        result = asyncio.run(_execute(code, options, settings, output))
+        result = asyncio.run(_execute(code, options, settings, output, where or {}))
         wait_s = None
     finally:
         if output:
@@ -46,11 +57,16 @@ def execute(code: str, options: dict[str, Any], settings: Settings, *, live: boo
 
 
 async def _execute(
-    code: str, options: dict[str, Any], settings: Settings, output: Live | None
+    code: str,
+    options: dict[str, Any],
+    settings: Settings,
+    output: Live | None,
+    where: Mapping[str, str],
 ) -> Result:
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None
+    options = dict(options)
     cause: list[int] = []
     running = True
 
@@ -65,11 +81,18 @@ async def _execute(
         loop.add_signal_handler(number, stop, number)
     if output:
         output.on_broken = lambda: _from_thread(loop, stop, signal.SIGPIPE)
-        options = {**options, "on_output": output.put}
+        options["on_output"] = output.put
     progress = Bar(title="building the environment")
-    jar = aio.Belljar(settings, on_progress=progress.update)
+    jar: aio.Belljar | client.Belljar
+    if where:
+        from belljar import client
+
+        jar = client.Belljar(**where)
+    else:
+        jar = aio.Belljar(settings, on_progress=progress.update)
+        options["caller"] = Caller(door="cli")
     try:
-        return await jar.run(code, **options, caller=Caller(door="cli"))
+        return await jar.run(code, **options)
     except asyncio.CancelledError:
         raise Interrupted(cause[0] if cause else signal.SIGINT) from None
     finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from belljar.cli import network, numbers, run
+from belljar.cli import network, numbers, run, there
 from belljar.cli.say import REFUSED, say
 from belljar.cli.table import Option
 from belljar.errors import BelljarError, InvalidRequest
@@ -49,6 +49,7 @@ OPTIONS = (
         "Pictures on the terminal: auto, kitty, iterm2, sixel or none.",
         default="auto",
     ),
+    *there.OPTIONS,
 )
 EPILOG = """\
 Variables, imports and files stay from line to line. Lines that begin with % branch the sandbox
@@ -65,6 +66,7 @@ Examples:
   belljar shell --language bash --timeout 5
   belljar shell --allow-host "*.example.com"
   belljar shell < script.py
+  belljar shell --url https://belljar.example
 """
 LEAVE = ("exit", "quit", "exit()", "quit()")
 HISTORY_LINES = 10_000
@@ -102,6 +104,8 @@ def shell(
     secret_header: list[str],
     pictures: str | None,
     images: str,
+    url: str | None,
+    key: str | None,
 ) -> int:
     """Open a prompt in a sandbox that is kept until you leave."""
     options: dict[str, Any] = {
@@ -134,7 +138,7 @@ def shell(
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
     try:
-        return _shell(options, pictures=pictures, images=images)
+        return _shell(options, there.place(url, key), pictures=pictures, images=images)
     except _Stopped as stopped:
         return SIGNALLED + stopped.number
 
@@ -152,17 +156,22 @@ def _mounted(paths: list[str]) -> dict[str, Path]:
     return found
 
 
-def _shell(options: dict[str, Any], *, pictures: str | None, images: str) -> int:
+def _shell(
+    options: dict[str, Any], where: dict[str, str], *, pictures: str | None, images: str
+) -> int:
     from belljar.cli.progress import Bar
     from belljar.cli.shell_screen import Screen
-    from belljar.cli.shell_session import Session
+    from belljar.cli.shell_session import PERSON, PERSON_THERE, Session
     from belljar.jar import Belljar
     from belljar.runtimes import languages
     from belljar.settings import Settings
 
     language = languages.get(options["language"]).name
     progress = Bar(title="building the environment")
-    with Belljar(Settings(pool_size=0), on_progress=progress.update) as jar:
+    settings = None if where else Settings(pool_size=0)
+    options = {**PERSON_THERE, **there.sendable(options)} if where else {**PERSON, **options}
+    url, key = where.get("url", ""), where.get("key", "")
+    with Belljar(settings, on_progress=progress.update, url=url, key=key) as jar:
         try:
             session = Session(jar, options, Screen(folder=pictures, how=images))
         finally:

@@ -12,7 +12,7 @@ from typing import Any
 
 from belljar.cli.say import say
 from belljar.cli.shell_screen import Screen
-from belljar.errors import BelljarError, InvalidRequest, SandboxLost
+from belljar.errors import BelljarError, InvalidRequest, LimitExceeded, SandboxLost
 from belljar.jar import Belljar
 from belljar.kept import events
 from belljar.kept.sync import Sandbox
@@ -21,6 +21,8 @@ from belljar.model import Result
 MAIN = "main"
 PERSON = {"max_runs": 1_000_000, "idle_s": 86_400.0, "lifetime_s": 7 * 86_400.0}
 """A person thinks longer than an agent, and does not count runs."""
+PERSON_THERE = {"max_runs": 1_000_000, "idle_s": 3600.0, "lifetime_s": 86_400.0}
+"""The same at a server, where the operator has the last word."""
 
 
 @dataclass
@@ -49,8 +51,17 @@ class Session:
         return self.branch.box
 
     def _new(self) -> Branch:
-        box = Sandbox(self._jar, **{**PERSON, **self._options})
-        box.open()
+        box = Sandbox(self._jar, **self._options)
+        try:
+            box.open()
+        except LimitExceeded as error:
+            if not error.message.startswith(("idle_s", "lifetime_s")):
+                raise
+            # A server whose operator grants less: what it has for those who ask for no time.
+            times = ("idle_s", "lifetime_s")
+            options = {name: one for name, one in self._options.items() if name not in times}
+            box = Sandbox(self._jar, **options)
+            box.open()
         return Branch(box)
 
     def close(self) -> None:

@@ -29,12 +29,15 @@ def exit_status(result: Result) -> int:
     return REFUSED if result.exit_code is None else result.exit_code
 
 
-def explain(result: Result, limits: Limits) -> Iterator[str]:
-    """The lines for people after a run: nothing when it went well and nothing was lost."""
+def explain(result: Result, limits: Limits | None) -> Iterator[str]:
+    """The lines for people after a run: nothing when it went well and nothing was lost. `limits`:
+    None if only a server knows them."""
     if result.status == "timeout":
-        yield f"timed out: the code was killed after {limits.timeout_s:g} s (see --timeout)"
+        after = f" after {limits.timeout_s:g} s" if limits else ""
+        yield f"timed out: the code was killed{after} (see --timeout)"
     elif result.status == "out_of_memory":
-        yield f"out of memory: the limit was {size(limits.memory_bytes)} (see --memory)"
+        what = f": the limit was {size(limits.memory_bytes)}" if limits else ""
+        yield f"out of memory{what} (see --memory)"
     elif result.status == "denied":
         restricted = any(finding.rule == "restricted" for finding in result.findings)
         who = "not in the restricted language" if restricted else "refused by the static filter"
@@ -47,10 +50,8 @@ def explain(result: Result, limits: Limits) -> Iterator[str]:
         yield "the sandbox ended before its code did"
     for name in ("stdout", "stderr"):
         if lost := getattr(result.dropped, name):
-            yield (
-                f"{name}: {size(lost)} from the middle were dropped, beyond"
-                f" {size(limits.output_bytes)} (see --output-bytes)"
-            )
+            beyond = f", beyond {size(limits.output_bytes)}" if limits else ""
+            yield f"{name}: {size(lost)} from the middle were dropped{beyond} (see --output-bytes)"
     yield from kept_out(result)
     for warning in result.warnings:
         yield f"warning: {warning}"

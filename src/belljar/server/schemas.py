@@ -78,6 +78,9 @@ class RunRequest(_Request):
     inputs: dict[str, str | Bytes] = Field(
         default_factory=dict, description="Put into /data/input, read-only."
     )
+    packages: list[Annotated[str, Field(max_length=200)]] = Field(
+        default_factory=list, max_length=100
+    )
     filter: FilterMode = "off"
     language_level: LanguageLevel = "full"
     fresh_exec: bool = False
