@@ -16,7 +16,7 @@ from belljar.errors import EngineError, InvalidRequest
 from belljar.model import Limits, Usage
 
 MOST_HOSTS_BYTES = 32 * 1024
-_HOST = re.compile(r"[0-9a-f.:]+ [a-z0-9._-]+")
+_HOST = r"[0-9a-f.:]+ [a-z0-9._-]+"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ def hosts_file(hosts: Mapping[str, str]) -> str:
             f"network: the names of {len(hosts)} hosts do not fit into a sandbox",
             hint='name fewer, or all below one name, as in "*.example.com"',
         )
-    if not all(_HOST.fullmatch(line) for line in lines):
+    if not all(re.fullmatch(_HOST, line) for line in lines):
         raise EngineError("a name or an address for /etc/hosts is none")
     return HOSTS + text
 
