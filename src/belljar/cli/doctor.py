@@ -52,6 +52,7 @@ def examine(settings: Settings, engine: str) -> dict[str, Any]:
         "engine": engine,
         "engines": survey(settings),
         "controls": [dataclasses.asdict(control) for control in controls],
+        "network": network(settings),
         "languages": _languages(settings),
         "environments": environments(settings),
         "home": str(settings.home),
@@ -117,6 +118,22 @@ def environments(settings: Settings) -> list[dict[str, Any]]:
     return lines
 
 
+def network(settings: Settings) -> dict[str, Any]:
+    """Whether sandboxes can be given a network (`network=`), and whom they trust then."""
+    import sys
+    from importlib.util import find_spec
+
+    missing = [name for name in ("h11", "cryptography") if find_spec(name) is None]
+    authority = settings.home / "network"
+    hint = f"{sys.executable} -m pip install 'belljar[network]'" if missing else ""
+    return {
+        "ready": not missing,
+        "hint": f"{', '.join(missing)} missing: {hint}" if missing else "",
+        "authority": str(authority) if authority.is_dir() else None,
+        "allowed": settings.network_allowed,
+    }
+
+
 def _languages(settings: Settings) -> list[dict[str, Any]]:
     from belljar.environments import build, catalogue
     from belljar.runtimes import languages
@@ -157,6 +174,7 @@ def _draw(findings: dict[str, Any]) -> None:
     console = Console(highlight=False)
     console.print(_control_table(findings["controls"], findings["engine"]))
     _draw_engines(console, findings["engines"])
+    _draw_network(console, findings["network"])
     console.print(environment_table(findings["environments"]))
     for language in findings["languages"]:
         state = "ready" if language["ready"] else "built on first use"
@@ -180,6 +198,17 @@ def _draw_engines(console: Any, engines: list[dict[str, Any]]) -> None:
         else:
             print_missing(console, row)
     console.print()
+
+
+def _draw_network(console: Any, found: dict[str, Any]) -> None:
+    from rich.markup import escape
+
+    if not found["ready"]:
+        console.print(f"[yellow]~ network[/]: {escape(found['hint'])}")
+        return
+    trusted = found["authority"]
+    where = f"its authority is in {trusted}" if trusted else "its authority is made at first use"
+    console.print(f"[green]✓ network[/]: the gateway can be started; {escape(where)}")
 
 
 def _control_table(controls: list[dict[str, Any]], engine: str) -> Any:

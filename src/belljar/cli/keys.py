@@ -161,7 +161,9 @@ def _changed(own: Quotas | None, given: list[str]) -> Quotas:
         if name.startswith("maxima."):
             maxima = values["maxima"] = dict(values.get("maxima", {}))
             _set(maxima, name.removeprefix("maxima."), value)
-        elif name == "engines":
+        elif name == "network_allowed" and value == "none":
+            values[name] = []
+        elif name in ("engines", "network_allowed"):
             _set(values, name, [part for part in value.split(",") if part])
         else:
             _set(values, name, value)

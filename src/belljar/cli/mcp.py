@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from belljar.cli import numbers, run
+from belljar.cli import network, numbers, run
 from belljar.cli.say import say
 from belljar.cli.table import Option
 from belljar.errors import InvalidRequest, LimitExceeded, Unavailable
@@ -25,6 +26,14 @@ OPTIONS = (
         "A file or folder that code can read in /data/input. Repeatable.",
         "many",
     ),
+    Option(
+        "allow_host",
+        "--allow-host",
+        "HOST[:PORT]",
+        "A host that a model may ask for. Default: none. Repeatable.",
+        "many",
+    ),
+    *(option for option in network.OPTIONS if option.keyword in ("secret", "secret_header")),
     Option("sandboxes", "--sandboxes", "COUNT", "Kept at once. Default: 8."),
     Option("idle", "--idle", "SECONDS", "Then an unused one ends. Default: 600."),
 )
@@ -36,6 +45,7 @@ with the connection.
 Examples:
   claude mcp add belljar -- belljar mcp
   claude mcp add belljar -- belljar mcp --memory 2G --input ./data
+  claude mcp add belljar -- belljar mcp --allow-host "*.example.com"
 """
 
 
@@ -49,6 +59,9 @@ def mcp(
     disk: str | None,
     max_timeout: str | None,
     inputs: list[str],
+    allow_host: list[str],
+    secret: list[str],
+    secret_header: list[str],
     sandboxes: str | None,
     idle: str | None,
 ) -> int:
@@ -62,7 +75,10 @@ def mcp(
         "disk_bytes": numbers.size("--disk", disk),
     }
     settings = _settings(engine, limits, numbers.number("--max-timeout", max_timeout))
+    settings = dataclasses.replace(settings, network_allowed=tuple(allow_host))
     options: dict[str, Any] = {"inputs": _mounted(inputs)} if inputs else {}
+    if secret or secret_header:
+        options["secrets"] = network.secrets(secret, secret_header)
     from belljar.cli.progress import Bar
     from belljar.mcp import stdio
     from belljar.mcp.host import Terms
@@ -90,8 +106,6 @@ def needs_extra() -> None:
 
 
 def _settings(engine: str, limits: dict[str, Any], most_s: float | None) -> Any:
-    import dataclasses
-
     from belljar.engines import registry
     from belljar.errors import UnknownEngine
     from belljar.policy.limits import check_limits, requested_limits

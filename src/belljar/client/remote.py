@@ -12,6 +12,7 @@ from belljar.client import results
 from belljar.client.connection import Connection
 from belljar.errors import InvalidRequest, ServerRefused, Unsupported
 from belljar.model import Result
+from belljar.network import Secret, rules
 from belljar.options import LIVE, RunOptions
 
 KEY_VARIABLE = "BELLJAR_KEY"
@@ -71,9 +72,29 @@ def sendable(options: Mapping[str, Any]) -> dict[str, Any]:
             said[name] = results.contents(name, said[name])
     if "stdin" in said:
         said["stdin"] = results.content("stdin", said["stdin"])
+    if "network" in said:
+        said["network"] = [rule.to_dict() for rule in rules(said["network"])]
+    if "secrets" in said:
+        said["secrets"] = _secrets(said["secrets"])
     if isinstance(need := said.get("need"), str):
         said["need"] = [need]
     return {name: _plain(value) for name, value in said.items()}
+
+
+def _secrets(given: Any) -> dict[str, Any]:
+    """Read here: what "env:" and "file:" name is on this machine."""
+    if not isinstance(given, Mapping) or not all(isinstance(v, Secret) for v in given.values()):
+        raise InvalidRequest("secrets: must map variables to Secret")
+    return {
+        str(name): {
+            "value": secret.value(),
+            "host": secret.host,
+            "header": secret.header,
+            "query": secret.query,
+            "body": secret.body,
+        }
+        for name, secret in given.items()
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -17,12 +17,23 @@ from belljar.model import (
     Result,
     Usage,
 )
+from belljar.network import Egress
 
 _PLAIN = [
     field.name
     for field in dataclasses.fields(Result)
     if field.name
-    not in ("dropped", "error", "files", "usage", "isolation", "warnings", "findings", "outputs")
+    not in (
+        "dropped",
+        "error",
+        "files",
+        "usage",
+        "isolation",
+        "warnings",
+        "findings",
+        "egress",
+        "outputs",
+    )
 ]
 
 
@@ -37,6 +48,7 @@ def result(told: Mapping[str, Any]) -> Result:
         isolation=dict(told.get("isolation", {})),
         warnings=tuple(told.get("warnings", ())),
         findings=tuple(Finding(**found) for found in told.get("findings", ())),
+        egress=tuple(Egress(**tried) for tried in told.get("egress", ())),
         outputs=tuple(output(shown) for shown in told.get("outputs", ())),
         files=tuple(_file(file) for file in told.get("files", ())),
     )

@@ -343,8 +343,8 @@ class Sandbox:
     @property
     def network(self) -> tuple[Allow, ...]:
         """The rules as they are now; none: nothing can be reached."""
-        held = self._usable(state=False)
-        return held.outlet.rules if held.outlet else ()
+        outlet = self._held.outlet if self._held else None
+        return outlet.rules if outlet else ()
 
     async def set_network(self, network: Allow | str | Sequence[Allow | str] | None) -> None:
         """Other rules from now on, also for what runs; connections that they do not allow are cut.

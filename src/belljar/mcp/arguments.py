@@ -45,6 +45,14 @@ Texts = Annotated[
         description='Text files for /workspace, by relative name: {{"data.csv": "a,b"}}.',
     ),
 ]
+Network = Annotated[
+    list[Annotated[str, Field(max_length=300)]],
+    Field(
+        max_length=100,
+        description='Hosts that the code may reach, such as "api.example.com"; without it nothing. '
+        "{hosts}",
+    ),
+]
 SandboxId = Annotated[
     str, Field(max_length=64, description="As open_sandbox or fork_sandbox returned it.")
 ]
@@ -64,6 +72,7 @@ class RunCode(Arguments):
     timeout_s: Timeout = None
     packages: Packages = Field(default_factory=list)
     files: Texts = Field(default_factory=dict)
+    network: Network = Field(default_factory=list)
 
 
 class OpenSandbox(Arguments):
@@ -80,6 +89,7 @@ class OpenSandbox(Arguments):
     ] = "auto"
     packages: Packages = Field(default_factory=list)
     files: Texts = Field(default_factory=dict)
+    network: Network = Field(default_factory=list)
     max_runs: Annotated[
         int, Field(ge=1, le=1000, description="How many runs it will be good for.")
     ] = 20
@@ -156,9 +166,12 @@ def schema(model: type[Arguments], settings: Settings) -> dict[str, Any]:
     """For models: no titles, no null, the operator's numbers."""
     made = model.model_json_schema()
     usual_s = min(settings.defaults.timeout_s, settings.maxima.timeout_s)
+    allowed = settings.network_allowed
+    hosts = "" if allowed == "any" else f"Possible here: {', '.join(allowed[:30])}."
     properties = {
-        name: _simple(part, usual_s=usual_s, most_s=settings.maxima.timeout_s)
+        name: _simple(part, usual_s=usual_s, most_s=settings.maxima.timeout_s, hosts=hosts)
         for name, part in made["properties"].items()
+        if name != "network" or allowed  # what is never granted is not offered
     }
     found: dict[str, Any] = {
         "type": "object",
@@ -170,14 +183,14 @@ def schema(model: type[Arguments], settings: Settings) -> dict[str, Any]:
     return found
 
 
-def _simple(part: dict[str, Any], **numbers: float) -> dict[str, Any]:
+def _simple(part: dict[str, Any], **words: object) -> dict[str, Any]:
     part = {name: value for name, value in part.items() if name != "title"}
     if "anyOf" in part:
         first, *_ = part.pop("anyOf")
         part |= first
     if part.get("default") in (None, [], {}):
         part.pop("default", None)
-    part["description"] = part["description"].format(**numbers)
+    part["description"] = part["description"].format(**words).strip()
     return part
 
 

@@ -11,6 +11,8 @@ from belljar.errors import BelljarError
 from belljar.kept.sandbox import Sandbox
 from belljar.mcp.once import once
 from belljar.model import Caller, Result
+from belljar.network import rules
+from belljar.policy.network import useful
 from belljar.settings import Settings
 
 
@@ -84,12 +86,12 @@ class LocalHost:
         self._kept: set[Kept] = set()
 
     async def once(self, asked: Asked, code: str, options: Mapping[str, Any]) -> Result:
-        chosen = {**self._options, **options, "caller": _caller(asked)}
+        chosen = {**self._chosen(options), "caller": _caller(asked)}
         return await once(self._jar, code, chosen)
 
     async def open(self, asked: Asked, options: Mapping[str, Any]) -> Kept:
         times = {"idle_s": self.terms.idle_s, "lifetime_s": self.terms.lifetime_s}
-        chosen = {**times, **self._options, **options, "caller": _caller(asked)}
+        chosen = {**times, **self._chosen(options), "caller": _caller(asked)}
         box = Sandbox(self._jar, **chosen)
         await box.open()
         return self._keep(box)
@@ -117,6 +119,13 @@ class LocalHost:
         for kept in list(self._kept):
             await self.end(kept)
         await self._jar.close()
+
+    def _chosen(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Of the operator's secrets those that the network asked for has a use for."""
+        chosen = {**self._options, **options}
+        if secrets := chosen.pop("secrets", None):
+            chosen["secrets"] = useful(secrets, rules(chosen.get("network")))
+        return chosen
 
     def _keep(self, box: Sandbox) -> Kept:
         kept = Kept(box=box)

@@ -99,6 +99,8 @@ async def run_code(call: Call, given: arguments.RunCode) -> CallToolResult:
     options: dict[str, Any] = {"language": given.language, "files": given.files}
     if given.packages:
         options["packages"] = given.packages
+    if given.network:
+        options["network"] = tuple(given.network)
     if given.timeout_s is not None:
         options["timeout_s"] = given.timeout_s
     result = await call.host.once(call.asked, given.code, options)
@@ -139,6 +141,8 @@ async def open_sandbox(call: Call, given: arguments.OpenSandbox) -> CallToolResu
     }
     if given.packages:
         options["packages"] = given.packages
+    if given.network:
+        options["network"] = tuple(given.network)
     try:
         name, kept = await call.shelf.open(call.asked, options)
     except EnvironmentUnavailable as error:
@@ -277,10 +281,10 @@ TOOLS: tuple[Spec, ...] = (
     Spec(
         name="run_code",
         title="Run code once",
-        description="Runs code in a fresh sandbox without network and destroys it afterwards. For "
-        "calculations, checking an idea, or code that nobody has vouched for. Returns standard "
-        "output, errors, the value of the last expression (Python), and plots and PNG files as "
-        "pictures: matplotlib figures need neither savefig nor show. Nothing is left for the next "
+        description="Runs code in a fresh sandbox, which reaches no host that `network` does not "
+        "name, and destroys it afterwards. For calculations, checking an idea, or code that nobody "
+        "has vouched for. Returns standard output, errors, the value of the last expression "
+        "(Python), and plots and PNG files as pictures: matplotlib figures need neither savefig nor show. Nothing is left for the next "
         "call: use open_sandbox where variables or files are to stay.",
         takes=arguments.RunCode,
         do=run_code,

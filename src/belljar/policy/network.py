@@ -97,9 +97,18 @@ def check_change(found: Rules, secrets: Mapping[str, Secret]) -> None:
         )
 
 
-def _check_way(variable: str, secret: Secret, found: Rules) -> None:
+def useful(secrets: Mapping[str, Secret], found: Rules) -> dict[str, Secret]:
+    """Those whose host the rules allow over TLS."""
     ports = {port for _, _, port in _named(found)} - {80}
-    if not any(rule.covers(secret.host, port) for rule in found for port in ports):
+    return {
+        variable: secret
+        for variable, secret in secrets.items()
+        if any(rule.covers(secret.host, port) for rule in found for port in ports)
+    }
+
+
+def _check_way(variable: str, secret: Secret, found: Rules) -> None:
+    if not useful({variable: secret}, found):
         raise NetworkRefused(
             f"secrets: {variable} is for {secret.host}, which no rule of network allows",
             hint=f'network=Allow("{secret.host}:443")',

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from belljar.model import Result
+from belljar.network import Egress
 
 if TYPE_CHECKING:
     from belljar.server.server import Server
@@ -47,6 +48,18 @@ class Metrics:
         self.cpu_seconds = Counter(
             "belljar_cpu_seconds", "CPU time of runs", ("tenant",), registry=self.registry
         )
+        self.egress = Counter(
+            "belljar_egress",
+            "Attempts of code to reach something",
+            ("tenant", "verdict"),
+            registry=self.registry,
+        )
+        self.egress_bytes = Counter(
+            "belljar_egress_bytes",
+            "Bytes that went through the gateway",
+            ("tenant", "direction"),
+            registry=self.registry,
+        )
         self._running = Gauge("belljar_running", "Runs under way", registry=self.registry)
         self._waiting = Gauge("belljar_waiting", "Runs in the queue", registry=self.registry)
         self._pooled = Gauge(
@@ -57,6 +70,11 @@ class Metrics:
         self.runs.labels(tenant, result.language, result.engine, result.status).inc()
         self.seconds.observe(result.duration_ms / 1000)
         self.cpu_seconds.labels(tenant).inc(max(0.0, result.usage.cpu_ms / 1000))
+
+    def tried(self, egress: Egress, tenant: str) -> None:
+        self.egress.labels(tenant, egress.verdict).inc(egress.count)
+        self.egress_bytes.labels(tenant, "sent").inc(egress.bytes_sent)
+        self.egress_bytes.labels(tenant, "received").inc(egress.bytes_received)
 
     def text(self, server: Server) -> bytes:
         self._running.set(server.admission.running)

@@ -354,4 +354,5 @@ def described(owned: Owned) -> dict[str, Any]:
         "lifetime_s": owned.options["lifetime_s"],
         "checkpoints": list(owned.box.checkpoints()),
         "limits": dataclasses.asdict(owned.limits),
+        "network": [rule.to_dict() for rule in owned.box.network],
     }

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from belljar.errors import InvalidRequest
 from belljar.model import FilterMode, LanguageLevel, Need, Status
+from belljar.server.schemas_network import EgressOfRun, Rules, Secrets, rules, secrets
 
 
 class _Request(BaseModel):
@@ -33,7 +34,15 @@ class ExecuteRequest(_Request):
     timeout: float | None = Field(
         None, description="Seconds; 30 if not given, 120 at most.", examples=[5]
     )
-    allow_network: bool = Field(False, description="Code has no network yet: true is refused.")
+    allow_network: bool = Field(
+        False, description="Whether the code may reach hosts: those of allowed_domains."
+    )
+    allowed_domains: list[Annotated[str, Field(max_length=300)]] = Field(
+        default_factory=list,
+        max_length=100,
+        description="With allow_network; if empty, all that the operator allows by name.",
+        examples=[[]],
+    )
     env_vars: dict[str, str] = Field(default_factory=dict, examples=[{"GREETING": "hello"}])
 
 
@@ -78,6 +87,8 @@ class RunRequest(_Request):
     inputs: dict[str, str | Bytes] = Field(
         default_factory=dict, description="Put into /data/input, read-only."
     )
+    network: Rules = Field(default_factory=list)
+    secrets: Secrets = Field(default_factory=dict)
     packages: list[Annotated[str, Field(max_length=200)]] = Field(
         default_factory=list, max_length=100
     )
@@ -95,7 +106,17 @@ class RunRequest(_Request):
                 }
         if "stdin" in given:
             given["stdin"] = content("stdin", given["stdin"])
-        return given
+        return given | network_options(given)
+
+
+def network_options(given: dict[str, Any]) -> dict[str, Any]:
+    """`network` and `secrets` as the library has them, if they were given."""
+    found: dict[str, Any] = {}
+    if "network" in given:
+        found["network"] = rules(given["network"])
+    if "secrets" in given:
+        found["secrets"] = secrets(given["secrets"])
+    return found
 
 
 def content(field: str, value: str | Bytes) -> str | bytes:
@@ -166,6 +187,7 @@ class RunAnswer(_Answer):
     engine_reason: str
     warnings: list[str]
     findings: list[FindingOfRun]
+    egress: list[EgressOfRun] = Field(description="What the code tried to reach, the first 100.")
     value: str | None
     run_id: int | None
     state_kept: bool | None
@@ -226,6 +248,10 @@ class TrailEntry(_Answer):
     status: str = Field(description="How it ended; open while it has not.")
     attempt: dict[str, Any] | None
     end: dict[str, Any] | None
+
+
+class EgressAnswer(_Answer):
+    lines: list[dict[str, Any]] = Field(description="As they are in the trail.")
 
 
 class TrailAnswer(_Answer):

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from belljar.model import Need
-from belljar.server.schemas import Bytes, RunAnswer, Text, content
+from belljar.server.schemas import Bytes, RunAnswer, Text, content, network_options
+from belljar.server.schemas_network import Rule, Rules, Secrets
 
 
 class Strict(BaseModel):
@@ -47,6 +48,8 @@ class SandboxRequest(Strict):
     packages: list[Annotated[str, Field(max_length=200)]] = Field(
         default_factory=list, max_length=100
     )
+    network: Rules = Field(default_factory=list)
+    secrets: Secrets = Field(default_factory=dict)
     max_runs: int | None = Field(None, description="20 if not given.")
     idle_s: float | None = Field(None, description="600 if not given.")
     lifetime_s: float | None = Field(None, description="3600 if not given.")
@@ -67,7 +70,7 @@ class SandboxRequest(Strict):
                     for path, value in given[name].items()
                     if not isinstance(value, DatasetInput)
                 }
-        return given
+        return given | network_options(given)
 
     def datasets(self) -> dict[str, str]:
         """Ids by the name of the input."""
@@ -96,6 +99,7 @@ class SandboxAnswer(BaseModel):
     lifetime_s: float
     checkpoints: list[int] = Field(description="Runs that can be undone.")
     limits: dict[str, float]
+    network: list[Rule] = Field(description="Hosts that it may reach, as they are now.")
 
 
 class SandboxesAnswer(BaseModel):

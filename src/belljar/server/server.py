@@ -64,6 +64,7 @@ class Server:
         )
         self._share()
         self.metrics = Metrics()
+        self.jar.on_egress = self.metrics.tried
         self.refusals = Refusals()
         self.ready = False
         self.draining = False

@@ -155,7 +155,7 @@ def _jar(given: Mapping[str, Any]) -> Settings:
             usual.maxima, output_bytes=MOST_OUTPUT_BYTES, result_bytes=MOST_RESULT_BYTES
         ),
     )
-    values = {"maxima": {}, **given}
+    values = {"maxima": {}, "network_allowed": (), **given}
     for name in ("defaults", "maxima"):
         # A table of limits changes those that it names, and leaves the others.
         if isinstance(values.get(name), Mapping):

@@ -12,7 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from belljar.errors import InvalidRequest, LimitExceeded
 from belljar.model import GIB, Limits
+from belljar.network import Allow, rules
 from belljar.policy.limits import BOUNDS
+from belljar.policy.network import check_inside
 from belljar.server.errors import ApiError
 
 DAY_S = 86_400
@@ -42,6 +44,8 @@ class Quotas(BaseModel):
     """Of all datasets."""
     engines: tuple[str, ...] = ()
     """The walls it may choose; "auto" is then the first of them."""
+    network_allowed: tuple[str, ...] | None = None
+    """Hosts that it may ask for, within the operator's; null: those, empty: none."""
     maxima: Mapping[str, float] = Field(default_factory=dict)
     """Limit → the most that it may ask for, below the operator's own maxima."""
 
@@ -54,6 +58,18 @@ class Quotas(BaseModel):
             if not math.isfinite(most) or most < BOUNDS[name].least:
                 raise ValueError(f"{name}: at least {BOUNDS[name].least}")
         return value
+
+    @field_validator("network_allowed")
+    @classmethod
+    def _hosts(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        try:
+            return (
+                tuple(pattern for host in value for pattern in Allow(host).hosts)
+                if value
+                else value
+            )
+        except InvalidRequest as error:
+            raise ValueError(error.message) from None
 
 
 class Tenant:
@@ -82,6 +98,7 @@ class Tenant:
                     f"limits.{name}: {value} is above this key's maximum of {most:g}",
                     hint="the operator sets it with: belljar keys quotas",
                 )
+        self.check_network(chosen.get("network"))
         if allowed := self.quotas.engines:
             if chosen.get("need"):
                 raise InvalidRequest(
@@ -95,6 +112,16 @@ class Tenant:
                     hint=f"allowed: {', '.join(allowed)}",
                 )
         return chosen
+
+    def check_network(self, asked: object) -> None:
+        """Whether these rules are inside its own maximum; policy looks at the operator's."""
+        if asked and self.quotas.network_allowed is not None:
+            check_inside(
+                rules(asked),
+                self.quotas.network_allowed,
+                setting="quotas.network_allowed",
+                whose="this key's quota",
+            )
 
     def maximum_s(self, maxima: Limits) -> float:
         """The most time of one run, by the operator's maxima and its own."""

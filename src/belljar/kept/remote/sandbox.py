@@ -30,6 +30,7 @@ from belljar.kept.remote.processes import RemoteProcess
 from belljar.kept.sandbox import Sandbox
 from belljar.kept.setup import WORKSPACE
 from belljar.model import Limits, Result
+from belljar.network import Allow, rules
 
 
 class RemoteSandbox(Sandbox):
@@ -220,6 +221,15 @@ class RemoteSandbox(Sandbox):
         told = await self._say("POST", "/install", {"packages": list(packages)})
         versions: dict[str, str] = told["versions"]
         return versions
+
+    @property
+    def network(self) -> tuple[Allow, ...]:
+        """As the server said it last."""
+        return tuple(Allow.of(rule) for rule in self._told.get("network", ()))
+
+    async def set_network(self, network: Allow | str | Sequence[Allow | str] | None) -> None:
+        said = {"network": [rule.to_dict() for rule in rules(network)]}
+        self._told = await self._say("PUT", "/network", said)
 
     def checkpoints(self) -> tuple[int, ...]:
         """As the server said them last."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
+from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from belljar.errors import Unsupported
+from belljar.errors import InvalidRequest, NetworkRefused
 from belljar.model import Result
+from belljar.network import Allow
 from belljar.server import running
 from belljar.server.bodies import StrictRoute
-from belljar.server.gate import visit_of
+from belljar.server.errors import code_of
+from belljar.server.gate import Visit, visit_of
 from belljar.server.openapi import responses
 from belljar.server.schemas import ExecuteAnswer, ExecuteRequest
 from belljar.server.server import Server
@@ -33,17 +37,47 @@ _CUT_SHORT = {
 )
 async def execute(asked: ExecuteRequest, request: Request) -> Response:
     server: Server = request.app.state.server
-    options = {"language": asked.language, "env": asked.env_vars, "timeout_s": asked.timeout}
-    if asked.allow_network:
-        await running.refused(server, visit_of(request), asked.code, options, "unsupported")
-        raise Unsupported(
-            "allow_network: code has no network here", hint="send the data along instead"
-        )
+    options: dict[str, Any] = {
+        "language": asked.language,
+        "env": asked.env_vars,
+        "timeout_s": asked.timeout,
+    }
+    try:
+        options["network"] = _network(asked, server, visit_of(request))
+    except InvalidRequest as error:
+        reason = code_of(type(error))
+        await running.refused(server, visit_of(request), asked.code, options, reason)
+        raise
     result = await running.while_client_waits(
         server, request, lambda: running.run(server, request, asked.code, options)
     )
     content = await running.json_of(server, visit_of(request), result, answer)
     return Response(content, media_type="application/json")
+
+
+def _network(asked: ExecuteRequest, server: Server, visit: Visit) -> tuple[Allow, ...]:
+    """Domains by name, or without names all those that the operator has named."""
+    if not asked.allow_network:
+        if asked.allowed_domains:
+            raise InvalidRequest(
+                "allowed_domains: the network is not asked for", hint="set allow_network to true"
+            )
+        return ()
+    assert visit.tenant is not None
+    named: Sequence[str] | None = asked.allowed_domains or visit.tenant.quotas.network_allowed
+    if named is None:
+        most = server.settings.jar.network_allowed
+        if most == "any":
+            raise InvalidRequest(
+                "allow_network: say which hosts", hint='"allowed_domains": ["api.example.com"]'
+            )
+        named = most
+    if not named:
+        raise NetworkRefused(
+            "allow_network: this server allows no host",
+            hint="send the data along; the operator's setting is network_allowed",
+        )
+    return tuple(Allow(host) for host in named)
 
 
 def answer(result: Result) -> dict[str, object]:

@@ -31,6 +31,7 @@ from belljar.server.schemas_kept import (
     SandboxRequest,
     StepRequest,
 )
+from belljar.server.schemas_network import NetworkRequest, rules
 from belljar.server.server import Server
 from belljar.server.steps import Step, finished, noted
 from belljar.server.streams import EVENTS
@@ -269,6 +270,22 @@ async def fork(sandbox_id: str, asked: ForkRequest, request: Request) -> Respons
             server, owned, lambda: server.book.fork(owned, asked.count, asked.at)
         )
     return reply({"sandboxes": [described(branch) for branch in branches]})
+
+
+@router.put(
+    "/{sandbox_id}/network",
+    summary="Other rules for the network, at once; connections that they do not allow are cut",
+    operation_id="set_network",
+    response_class=Response,
+    responses=responses(SandboxAnswer, *SENDING),
+)
+async def network(sandbox_id: str, asked: NetworkRequest, request: Request) -> Response:
+    server, owned = owned_by(request, sandbox_id)
+    found = rules(asked.network)
+    async with noted(server, visit_of(request), owned, ""):
+        owned.tenant.check_network(found)
+        await asyncio.shield(owned.box.set_network(found))
+    return reply(described(owned))
 
 
 @router.post(

@@ -12,7 +12,7 @@ from belljar.server.bodies import StrictRoute
 from belljar.server.errors import ApiError
 from belljar.server.gate import visit_of
 from belljar.server.openapi import responses
-from belljar.server.schemas import TrailAnswer, TrailEntry
+from belljar.server.schemas import EgressAnswer, TrailAnswer, TrailEntry
 from belljar.server.server import Server
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["trail"])
@@ -40,10 +40,10 @@ async def trail(
     before_seq: Annotated[
         int | None, Query(ge=0, le=2**53, description="Older than this line.")
     ] = None,
-    tenant: Annotated[str | None, Query(max_length=64)] = None,
+    tenant: Annotated[str, Query(max_length=64)] = "",
 ) -> Response:
     server: Server = request.app.state.server
-    whose = _whose(request, tenant)
+    whose = _whose(request, tenant or None)
     found = await asyncio.to_thread(
         lambda: server.trail().recent(
             tenant=whose, status=status, before_seq=before_seq, limit=limit, most_bytes=MOST_BYTES
@@ -51,6 +51,35 @@ async def trail(
     )
     lines = [one.to_dict() for one in found]
     return await asyncio.to_thread(JSONResponse, {"lines": lines})
+
+
+@router.get(
+    "/trail/egress",
+    summary="What code tried to reach, the newest first",
+    operation_id="trail_egress",
+    response_class=Response,
+    responses=responses(EgressAnswer, 400, 401, 403, 503),
+)
+async def egress(
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    verdict: Annotated[Literal["allowed", "refused", "blocked", "failed"] | None, Query()] = None,
+    execution_id: Annotated[
+        str, Query(pattern="^([0-9a-f]{32})?$", description="Of one run, or of one kept sandbox.")
+    ] = "",
+    before_seq: Annotated[
+        int | None, Query(ge=0, le=2**53, description="Older than this line.")
+    ] = None,
+    tenant: Annotated[str, Query(max_length=64)] = "",
+) -> Response:
+    server: Server = request.app.state.server
+    whose = _whose(request, tenant or None)
+    found = await asyncio.to_thread(
+        lambda: server.trail().egress(
+            id_=execution_id, tenant=whose, verdict=verdict, before_seq=before_seq, limit=limit
+        )
+    )
+    return JSONResponse({"lines": found})
 
 
 @router.get(

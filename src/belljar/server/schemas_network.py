@@ -1,0 +1,107 @@
+"""What travels over HTTP about the network: rules, secrets, attempts (N1, N2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from belljar.errors import InvalidRequest
+from belljar.network import MOST_HOSTS, MOST_RULES, Allow, Secret
+from belljar.policy.network import MOST_SECRETS
+
+Host = Annotated[str, Field(max_length=300)]
+_ELSEWHERE = ("env:", "file:")
+
+
+class Rule(BaseModel):
+    """Hosts that the code may reach. Without a port: 80 and 443."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    hosts: list[Host] = Field(
+        min_length=1, max_length=MOST_HOSTS, examples=[["api.example.com", "*.example.org:443"]]
+    )
+    methods: list[Annotated[str, Field(max_length=32)]] = Field(
+        default_factory=list, max_length=32, description="Empty: any.", examples=[["GET"]]
+    )
+    paths: list[Annotated[str, Field(max_length=1000)]] = Field(
+        default_factory=list, max_length=100, description="Patterns with *. Empty: any."
+    )
+    inspect: bool = Field(True, description="Whether TLS is opened at the gateway.")
+
+
+class SecretGiven(BaseModel):
+    """A credential that code uses without having it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    value: str = Field(min_length=8, max_length=10_000, repr=False)
+    host: Host = Field(examples=["api.example.com"])
+    header: Annotated[str, Field(max_length=1000)] = "Authorization: Bearer {}"
+    query: bool = Field(False, description="It may also stand in the query.")
+    body: bool = Field(False, description="It may also stand in what is sent.")
+
+
+Rules = Annotated[
+    list[Host | Rule],
+    Field(
+        max_length=MOST_RULES,
+        description="Hosts that the code may reach, within what the operator allows.",
+        examples=[[]],
+    ),
+]
+Secrets = Annotated[
+    dict[str, SecretGiven],
+    Field(
+        max_length=MOST_SECRETS,
+        description="By the variable that holds a placeholder inside. Values, not where they are.",
+        examples=[{}],
+    ),
+]
+
+
+class NetworkRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    network: Rules
+
+
+class EgressOfRun(BaseModel):
+    """One attempt to reach something."""
+
+    at: float
+    host: str
+    port: int
+    verdict: str = Field(description="allowed, refused, blocked or failed.")
+    rule: str
+    why: str
+    address: str
+    scheme: str
+    method: str
+    path: str
+    status: int
+    bytes_sent: int
+    bytes_received: int
+    count: int
+
+
+def rules(given: Sequence[str | Rule]) -> tuple[Allow, ...]:
+    return tuple(
+        Allow(one) if isinstance(one, str) else Allow.of(one.model_dump()) for one in given
+    )
+
+
+def secrets(given: Mapping[str, SecretGiven]) -> dict[str, Secret]:
+    found = {}
+    for name, one in given.items():
+        if one.value.startswith(_ELSEWHERE):
+            raise InvalidRequest(
+                f"secrets: {name[:40]!r} names a place on the server, not a value",
+                hint="the client of the library reads env: and file: on its own machine",
+            )
+        found[name] = Secret(
+            one.value, host=one.host, header=one.header, query=one.query, body=one.body
+        )
+    return found
