@@ -284,8 +284,9 @@ TOOLS: tuple[Spec, ...] = (
         description="Runs code in a fresh sandbox, which reaches no host that `network` does not "
         "name, and destroys it afterwards. For calculations, checking an idea, or code that nobody "
         "has vouched for. Returns standard output, errors, the value of the last expression "
-        "(Python), and plots and PNG files as pictures: matplotlib figures need neither savefig nor show. Nothing is left for the next "
-        "call: use open_sandbox where variables or files are to stay.",
+        "(Python), and plots and PNG files as pictures: matplotlib figures need neither savefig "
+        "nor show. Nothing is left for the next call: use open_sandbox where variables or files "
+        "are to stay.",
         takes=arguments.RunCode,
         do=run_code,
     ),
