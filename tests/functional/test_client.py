@@ -35,7 +35,9 @@ from belljar.testing.suite.kept_live import KeptLive
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
-    with served(sandboxes={"pool_size": 2, "build_environments": False}) as server:
+    with served(
+        environments=True, sandboxes={"pool_size": 2, "build_environments": False}
+    ) as server:
         yield server
 
 
@@ -275,7 +277,8 @@ def test_a2_what_a_server_refuses_is_told_as_here(server: Served) -> None:
 
 def test_a2_a_shell_at_a_server(server: Served, tmp_path: Path) -> None:
     (tmp_path / "given.txt").write_text("given")
-    lines = "x = 41\nprint(open('/data/input/given.txt').read())\n%fork\n%switch b1\nprint(x + 1)\n1 / 0\n"
+    lines = "x = 41\nprint(open('/data/input/given.txt').read())\n"
+    lines += "%fork\n%switch b1\nprint(x + 1)\n1 / 0\n"
     done = command(server, "shell", "--input", str(tmp_path / "given.txt"), stdin=lines)
     assert "given\n" in done.stdout and "42\n" in done.stdout, done
     assert "ZeroDivisionError" in done.stderr and done.returncode == 1

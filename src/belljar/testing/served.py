@@ -17,6 +17,8 @@ from email.message import Message
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from belljar.settings import default_home
+
 
 class Answer(NamedTuple):
     status: int
@@ -141,9 +143,12 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedire
 
 
 @contextlib.contextmanager
-def served(*, keys: bool = False, **settings: Any) -> Iterator[Served]:
-    """A server that is ready, and gone afterwards."""
+def served(*, keys: bool = False, environments: bool = False, **settings: Any) -> Iterator[Served]:
+    """A server that is ready, and gone afterwards. `environments`: with those that are built."""
     with tempfile.TemporaryDirectory(prefix="belljar-served-") as folder:
+        if environments:
+            home = Path(os.environ.get("BELLJAR_TEST_HOME") or default_home())
+            Path(folder, "environments").symlink_to(home / "environments")
         server = Served(Path(folder), settings, keys=keys)
         try:
             server.wait_ready()
