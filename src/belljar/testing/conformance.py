@@ -12,6 +12,7 @@ from belljar.testing.suite.life import Life
 from belljar.testing.suite.limits import Limited
 from belljar.testing.suite.live import Live
 from belljar.testing.suite.neighbours import Neighbours
+from belljar.testing.suite.network import Networked
 from belljar.testing.suite.refusals import Refusals
 from belljar.testing.suite.restricted import Restricted
 from belljar.testing.suite.runs import Runs
@@ -31,5 +32,6 @@ class EngineConformance(
     KeptFiles,
     KeptCopies,
     KeptLanguages,
+    Networked,
 ):
     """What a wall must do, through the public interface. Subclass it and set `engine`."""
