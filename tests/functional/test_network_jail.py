@@ -427,7 +427,8 @@ def visit(name):
     try:
         return plain.open(f"http://{name}/").read().decode().split()[0]
     except OSError as error:
-        return getattr(error, "reason", error).args[0]
+        why = getattr(error, "reason", error)
+        return why if isinstance(why, str) else why.args[0]
 """
 
 
@@ -487,3 +488,43 @@ def test_n1_a_kept_sandbox_has_doors_from_the_start(
         await engine.close()
 
     jail.runner.run(lives())
+
+
+def test_n1_the_gateway_itself_behind_the_doors(jail: Jail) -> None:
+    """Rules that change while a sandbox lives change for its copies, too; without the gateway all
+    of them are refused at once, and the next sandbox has a new one."""
+    names = {"a.example.com": "127.0.0.1", "b.example.com": "127.0.0.1"}
+    settings = Settings(network_private=("127.0.0.0/8",), network_names=names, trail=False)
+    server = Answering("server")
+    listening = socket.create_server(("127.0.0.1", 0))
+    server.doors.append(listening)
+    threading.Thread(target=server._accept, args=(listening, 9), daemon=True).start()
+    port = listening.getsockname()[1]
+    code = VISIT.replace("urllib.request.ProxyHandler({})", "")
+
+    async def lives() -> None:
+        async with aio.Belljar(settings) as jar:
+            rule = f"a.example.com:{port}"
+            async with aio.Sandbox(jar, environment="base", network=rule) as box:
+                assert (await box.run(code)).success
+                (copy,) = await box.fork()
+                places = [f"a.example.com:{port}", f"b.example.com:{port}"]
+                visits = f"[str(visit(place))[:16] for place in {places}]"
+                for one in (box, copy):
+                    assert (await one.run(visits)).value == "['server', 'belljar: no rule']"
+                await box.set_network(f"b.example.com:{port}")
+                for one in (copy, box):
+                    result = await one.run(visits)
+                    assert result.value == "['belljar: no rule', 'server']"
+                    assert [each.verdict for each in result.egress] == ["refused", "allowed"]
+                service = jar._service
+                assert service is not None and service._network._gateway is not None
+                lost = service._network._gateway._process
+                assert lost is not None
+                lost.close()
+                assert (await copy.run(visits)).value == "['111', '111']"
+            result = await jar.run(code + f"print({visits})", environment="base", network=rule)
+            assert result.stdout == "['server', 'belljar: no rule']\n"
+
+    jail.runner.run(lives())
+    server.close()
