@@ -28,6 +28,7 @@ from belljar.engines.wasm.wasi import abi, calls, files, table
 from belljar.engines.wasm.wasi.abi import WasiError
 from belljar.engines.wasm.wasi.memory import Memory
 from belljar.errors import EngineUnavailable, InvalidModule, ModuleStopped
+from belljar.extras import install
 from belljar.model import MIB, Dropped
 from belljar.runtimes.guest.spool import Spool
 
@@ -480,7 +481,5 @@ def _wasmtime() -> Any:
     try:
         import wasmtime
     except ImportError:
-        raise EngineUnavailable(
-            "wasmtime is not installed", hint="pip install 'belljar[wasm]'"
-        ) from None
+        raise EngineUnavailable("wasmtime is not installed", hint=install("wasm")) from None
     return wasmtime

@@ -30,6 +30,7 @@ from mcp.types import CallToolResult
 
 from belljar.cli.shell_pictures import read_png
 from belljar.errors import Unavailable
+from belljar.extras import install
 from belljar.server.routes import mcp as mcp_routes
 from belljar.server.tenants import Quotas, Tenant
 from belljar.settings import default_home
@@ -694,7 +695,7 @@ def test_a4_a_missing_extra_is_told_with_what_to_type(monkeypatch: pytest.Monkey
     monkeypatch.setattr(mcp_routes, "find_spec", lambda _: None)
     with pytest.raises(Unavailable) as caught:
         asyncio.run(mcp_routes.Doors()._door(None, Tenant("bob", Quotas())))  # type: ignore[arg-type]
-    assert "pip install 'belljar[mcp]'" in caught.value.hint
+    assert caught.value.hint == install("mcp")
     code = (
         "import importlib.util as util, sys\n"
         "found = util.find_spec\n"
@@ -703,5 +704,5 @@ def test_a4_a_missing_extra_is_told_with_what_to_type(monkeypatch: pytest.Monkey
         "sys.exit(main.call(['mcp']))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 125 and "pip install 'belljar[mcp]'" in done.stderr
+    assert done.returncode == 125 and install("mcp") in done.stderr
     assert done.stdout == ""

@@ -121,7 +121,7 @@ def script(
 def test_a4_check_says_whether_sandboxes_work(tmp_path: Path) -> None:
     assert script(CHECK, folder=tmp_path).stdout.startswith("sandboxes work here (belljar ")
     missing = script(CHECK, folder=tmp_path, BELLJAR="no-such-program")
-    assert missing.returncode == 1 and "pip install belljar" in missing.stdout
+    assert missing.returncode == 1 and "from a checkout of Belljar: pip install" in missing.stdout
     broken = script(CHECK, folder=tmp_path, BELLJAR="false")
     assert broken.returncode == 1 and "belljar doctor" in broken.stdout
 

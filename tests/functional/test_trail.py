@@ -32,6 +32,7 @@ from alembic.migration import MigrationContext
 import belljar
 from belljar.cli import main
 from belljar.errors import InvalidRequest
+from belljar.extras import install
 from belljar.model import Caller, Request, Result
 from belljar.network import Egress
 from belljar.settings import Settings
@@ -414,7 +415,7 @@ def test_p2_what_is_not_installed_is_told_with_what_to_type(file_url: str) -> No
     done = subprocess.run(
         [sys.executable, "-c", code, file_url], check=True, capture_output=True, text=True
     )
-    assert done.stdout == "pip install 'belljar[trail]'\n"
+    assert done.stdout == install("trail") + "\n"
 
 
 # -- crashes, company ------------------------------------------------------------------------------

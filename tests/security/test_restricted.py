@@ -219,7 +219,7 @@ def test_without_the_library_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(restricted, "find_spec", lambda name: None)
     with pytest.raises(EnvironmentUnavailable) as missing:
         restricted.files()
-    assert "belljar[restricted]" in missing.value.hint
+    assert "[restricted]'" in missing.value.hint
     monkeypatch.undo()
     assert restricted.files()
 

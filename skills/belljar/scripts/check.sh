@@ -4,7 +4,7 @@ set -u
 belljar="${BELLJAR:-belljar}"
 
 if ! command -v "$belljar" >/dev/null; then
-    echo "belljar is not installed. The user can install it: pip install belljar"
+    echo "belljar is not installed. The user can install it from a checkout of Belljar: pip install PATH"
     exit 1
 fi
 if answer="$("$belljar" run -c 'print(6 * 7)' --stdin /dev/null 2>&1)" && [ "$answer" = 42 ]; then

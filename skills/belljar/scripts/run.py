@@ -22,7 +22,8 @@ def main():
         return 0 if len(sys.argv) > 1 else 125
     belljar = shutil.which(os.environ.get("BELLJAR", "belljar"))
     if belljar is None:
-        print("belljar is not installed. The user can install it: pip install belljar")
+        print("belljar is not installed.", end=" ")
+        print("The user can install it from a checkout of Belljar: pip install PATH")
         return 125
     given = sys.argv[1:]
     done = subprocess.run([belljar, "run", "--json", *given], capture_output=True)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from belljar import extras
+
 if TYPE_CHECKING:
     from belljar.engines.base import Control
     from belljar.settings import Settings
@@ -120,12 +122,11 @@ def environments(settings: Settings) -> list[dict[str, Any]]:
 
 def network(settings: Settings) -> dict[str, Any]:
     """Whether sandboxes can be given a network (`network=`), and whom they trust then."""
-    import sys
     from importlib.util import find_spec
 
     missing = [name for name in ("h11", "cryptography") if find_spec(name) is None]
     authority = settings.home / "network"
-    hint = f"{sys.executable} -m pip install 'belljar[network]'" if missing else ""
+    hint = extras.install("network") if missing else ""
     return {
         "ready": not missing,
         "hint": f"{', '.join(missing)} missing: {hint}" if missing else "",

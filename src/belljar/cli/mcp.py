@@ -12,6 +12,7 @@ from belljar.cli import network, numbers, run
 from belljar.cli.say import say
 from belljar.cli.table import Option
 from belljar.errors import InvalidRequest, LimitExceeded, Unavailable
+from belljar.extras import install
 
 _SHARED = ("engine", "timeout", "memory", "cpus", "processes", "disk")
 OPTIONS = (
@@ -101,7 +102,7 @@ def needs_extra() -> None:
     if find_spec("mcp") is None:
         raise Unavailable(
             "mcp, the SDK of the Model Context Protocol, is not installed",
-            hint=f"{sys.executable} -m pip install 'belljar[mcp]'",
+            hint=install("mcp"),
         )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
 from belljar.cli.say import say
+from belljar.extras import install
 
 EPILOG = """\
 \b
@@ -99,5 +99,5 @@ def needs_extra() -> None:
         if find_spec(name) is None:
             raise Unavailable(
                 f"the server needs {name}, which is not installed",
-                hint=f"{sys.executable} -m pip install 'belljar[server]'",
+                hint=install("server"),
             )

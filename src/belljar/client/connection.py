@@ -18,6 +18,7 @@ from belljar.errors import (
     ServerUnreachable,
     Unavailable,
 )
+from belljar.extras import install
 
 if TYPE_CHECKING:
     import httpx
@@ -157,7 +158,7 @@ def _httpx() -> Any:
     except ImportError as error:
         raise Unavailable(
             "a server is spoken to with httpx, which is not installed",
-            hint="pip install 'belljar[client]'",
+            hint=install("client"),
         ) from error
     return httpx
 

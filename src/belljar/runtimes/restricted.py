@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from belljar.errors import EnvironmentUnavailable
+from belljar.extras import install
 from belljar.model import MIB, ErrorInfo, Finding
 
 PROGRAM = "_belljar_restricted.py"
@@ -33,7 +34,7 @@ def files() -> Mapping[str, bytes]:
     if found is None or not found.submodule_search_locations:
         raise EnvironmentUnavailable(
             "language_level: RestrictedPython is not installed",
-            hint="pip install 'belljar[restricted]'",
+            hint=install("restricted"),
         )
     folder = Path(found.submodule_search_locations[0])
     program = Path(__file__).with_name("guest") / "restricted.py"

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from belljar import errors
+from belljar.extras import for_others
 
 
 class Kind(NamedTuple):
@@ -122,7 +123,8 @@ def answer(error: BaseException) -> Response:
     elif isinstance(error, errors.BelljarError) and not isinstance(error, errors.EngineError):
         kind = kind_of(error)
         status = kind.status
-        content = body(name_of(error), error.message, error.hint, kind.retryable)
+        hint = for_others(error.hint)
+        content = body(name_of(error), error.message, hint, kind.retryable)
         if status == 503:
             headers = {"Retry-After": "1"}
     elif isinstance(error, errors.EngineError):

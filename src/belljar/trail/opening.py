@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from belljar.errors import TrailError
+from belljar.extras import install
 from belljar.settings import Settings
 
 if TYPE_CHECKING:
@@ -34,5 +35,5 @@ def open_trail(url: str = "") -> Trail:
 def _missing(error: ImportError) -> TrailError:
     return TrailError(
         f"the trail needs {error.name or 'a library'}, which is not installed",
-        hint="pip install 'belljar[trail]'",
+        hint=install("trail"),
     )

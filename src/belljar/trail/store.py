@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from belljar.errors import InvalidRequest, TrailError
+from belljar.extras import install
 from belljar.trail.tables import REVISION, VERSION_TABLE
 
 WRITE = "belljar_write"
@@ -221,7 +222,7 @@ def _postgresql(url: sa.URL, *, full: bool) -> sa.Engine:
     except ImportError:
         raise TrailError(
             "a trail in PostgreSQL needs psycopg, which is not installed",
-            hint="pip install 'belljar[postgres]'",
+            hint=install("postgres"),
         ) from None
 
     @sa.event.listens_for(engine, "connect")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -14,6 +13,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from belljar.errors import EngineError, Unavailable
+from belljar.extras import for_others, install
 from belljar.model import Result
 from belljar.server import running
 from belljar.server.bodies import StrictRequest
@@ -71,7 +71,7 @@ class Doors:
                 if find_spec("mcp") is None:
                     raise Unavailable(
                         "this server has no MCP: its extra is not installed",
-                        hint=f"{sys.executable} -m pip install 'belljar[mcp]'",
+                        hint=install("mcp"),
                     )
                 make = await asyncio.to_thread(_load)
                 host = TenantHost(server, tenant)
@@ -186,6 +186,8 @@ def _refusals() -> Iterator[None]:
         if after:
             hint = f"{hint}; again after {after} s"
         raise Refused(f"{error.code}: {error.message}", hint=hint) from None
+    except Unavailable as error:
+        raise type(error)(error.message, hint=for_others(error.hint)) from None
     except EngineError as error:
         # Its words describe the host; the operator reads them in the log.
         log.error("engine", error=str(error))
