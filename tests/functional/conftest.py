@@ -8,10 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 import pytest
 
 import belljar
+
+if TYPE_CHECKING:
+    from belljar.testing.cluster import Cluster
 
 Bare = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -40,6 +44,22 @@ def has_groups(isolation: Mapping[str, str]) -> bool:
     stand_ins = {"memory": "watchdog", "processes": "rlimit", "cpu": "affinity"}
     assert {name: isolation[name] for name in stand_ins} == stand_ins
     return False
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """PostgreSQL, started for whoever asks first."""
+    from belljar.testing import cluster
+
+    found = cluster.binaries()
+    if found is None:
+        why = "PostgreSQL is not installed (Debian: apt-get install postgresql)"
+        if os.environ.get("BELLJAR_REQUIRE_ENGINES"):
+            pytest.fail(why)
+        pytest.skip(why)
+    made = cluster.Cluster(found)
+    yield made
+    made.close()
 
 
 @pytest.fixture

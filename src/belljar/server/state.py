@@ -6,17 +6,23 @@ one of them can be restored without the other.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
 from belljar.errors import InvalidRequest, Unavailable
+from belljar.extras import install
 from belljar.server.keys import Key
 from belljar.server.tenants import Quotas
 
+BUSY_S, CONNECT_S = 5, 10
+_OPENING = 0x42656C70  # keys of PostgreSQL's advisory locks, beside those of the trail
+_WRITING = _OPENING + 1
 NEWEST = "0001"
 VERSION_TABLE = "belljar_server_version"
 
@@ -49,30 +55,21 @@ class State:
     """Synchronous; the server calls it in a thread."""
 
     def __init__(self, url: str) -> None:
-        try:
-            address = sql.make_url(url)
-        except SQLAlchemyError as error:
-            raise InvalidRequest(
-                f"state: {url!r} is no database URL", hint="for example sqlite:////var/lib/x.db"
-            ) from error
-        if address.get_backend_name() == "sqlite" and address.database:
-            _private(Path(address.database))
-        self._engine = sql.create_engine(address, pool_pre_ping=True)
-        if address.get_backend_name() == "sqlite":
-            sql.event.listen(self._engine, "connect", _pragmas)
-        try:
+        self._url = _parsed(url)
+        self._file: Path | None = None
+        """Of SQLite."""
+        if self._url.get_backend_name() == "sqlite":
+            self._file = Path(self._url.database or "").absolute()
+            _private(self._file)
+        self._engine = _engine(self._url)
+        with self._told("opened"), self._alone():
             self._migrate()
-        except SQLAlchemyError as error:
-            raise Unavailable(
-                f"the server's state cannot be opened: {error.__class__.__name__}",
-                hint=f"is {address.render_as_string(hide_password=True)} right, and writable?",
-            ) from error
 
     def close(self) -> None:
         self._engine.dispose()
 
     def all_keys(self) -> list[Key]:
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             rows = connection.execute(sql.select(KEYS).order_by(KEYS.c.created)).all()
         return [
             Key(
@@ -87,7 +84,7 @@ class State:
 
     def add(self, key: Key, quotas: Quotas | None = None) -> None:
         """Stores a key; its tenant is made, with these quotas, if there is none."""
-        with self._engine.begin() as connection:
+        with self._writing() as connection:
             if quotas is not None or not self._has(connection, key.tenant):
                 self._put(connection, key.tenant, quotas or Quotas())
             connection.execute(
@@ -101,31 +98,32 @@ class State:
             )
 
     def remove(self, identity: str) -> bool:
-        with self._engine.begin() as connection:
+        with self._writing() as connection:
             done = connection.execute(KEYS.delete().where(KEYS.c.id == identity))
         return bool(done.rowcount)
 
     def tenants(self) -> dict[str, Quotas]:
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             rows = connection.execute(sql.select(TENANTS)).all()
         return {row.name: Quotas.model_validate_json(row.quotas) for row in rows}
 
     def set_quotas(self, tenant: str, quotas: Quotas) -> None:
-        with self._engine.begin() as connection:
+        with self._writing() as connection:
             self._put(connection, tenant, quotas)
 
     def spent(self, day: int) -> dict[str, float]:
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             rows = connection.execute(sql.select(SPENT).where(SPENT.c.day == day)).all()
         return {row.tenant: row.cpu_s for row in rows}
 
     def spend(self, day: int, amounts: Iterable[tuple[str, float]]) -> None:
-        with self._engine.begin() as connection:
+        with self._writing() as connection:
             connection.execute(SPENT.delete().where(SPENT.c.day < day - 31))
             for tenant, cpu_s in amounts:
                 here = (SPENT.c.tenant == tenant) & (SPENT.c.day == day)
-                connection.execute(SPENT.delete().where(here))
-                connection.execute(SPENT.insert().values(tenant=tenant, day=day, cpu_s=cpu_s))
+                done = connection.execute(SPENT.update().where(here).values(cpu_s=cpu_s))
+                if not done.rowcount:
+                    connection.execute(SPENT.insert().values(tenant=tenant, day=day, cpu_s=cpu_s))
 
     def _has(self, connection: sql.Connection, tenant: str) -> bool:
         found = connection.execute(sql.select(TENANTS.c.name).where(TENANTS.c.name == tenant))
@@ -139,17 +137,69 @@ class State:
         else:
             connection.execute(TENANTS.insert().values(name=tenant, quotas=text))
 
+    # -- the database ----------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sql.Connection]:
+        with self._told("read"), self._engine.connect() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sql.Connection]:
+        """One at a time: nothing changes between a look and a write."""
+        with self._told("written"), self._engine.begin() as connection:
+            lock = f"SELECT pg_advisory_xact_lock({_WRITING})"
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if self._file else lock)
+            yield connection
+
+    @contextlib.contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except SQLAlchemyError as error:
+            place = self._url.render_as_string(hide_password=True)
+            raise Unavailable(
+                f"the server's state cannot be {what}: {error.__class__.__name__}",
+                hint=f"is {place} right, there, and writable?",
+            ) from error
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One process at a time migrates: a server and `belljar keys` may be started together."""
+        if self._file:
+            lock = self._file.with_name(f"{self._file.name}-lock")
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                yield
+            finally:
+                os.close(descriptor)
+            return
+        with self._engine.connect() as connection:
+            connection.exec_driver_sql(f"SELECT pg_advisory_lock({_OPENING})")
+            try:
+                yield
+            finally:
+                connection.exec_driver_sql(f"SELECT pg_advisory_unlock({_OPENING})")
+
     def _migrate(self) -> None:
         if self._version() == NEWEST:
             return  # loading Alembic takes longer than all the rest of it
         from alembic import command
         from alembic.config import Config
+        from alembic.util import CommandError
 
         config = Config()
         config.set_main_option("script_location", "belljar.server:migrations")
-        with self._engine.begin() as connection:
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+        try:
+            with self._engine.begin() as connection:
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")
+        except CommandError as error:
+            raise Unavailable(
+                "the tables of the server's state are newer than this Belljar",
+                hint="use the version of Belljar that made them",
+            ) from error
 
     def _version(self) -> str | None:
         with self._engine.connect() as connection:
@@ -159,10 +209,43 @@ class State:
             return str(found.scalar())
 
 
+def _parsed(text: str) -> sql.URL:
+    """Never repeats the text: it may hold a password."""
+    hint = "sqlite:///FILE or postgresql+psycopg://USER@HOST/DATABASE"
+    try:
+        url = sql.make_url(text)
+    except (SQLAlchemyError, ValueError, TypeError):
+        raise InvalidRequest("state: this is not a URL of a database", hint=hint) from None
+    if url.drivername == "postgresql":
+        url = url.set(drivername="postgresql+psycopg")
+    if url.drivername not in ("sqlite", "sqlite+pysqlite", "postgresql+psycopg"):
+        raise InvalidRequest("state: no such database is supported", hint=hint)
+    if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
+        raise InvalidRequest("state: keys in memory would be lost", hint="sqlite:///FILE")
+    return url
+
+
+def _engine(url: sql.URL) -> sql.Engine:
+    if url.get_backend_name() == "sqlite":
+        engine = sql.create_engine(url, connect_args={"timeout": BUSY_S})
+        sql.event.listen(engine, "connect", _pragmas)
+        return engine
+    # A database that hangs must not hang who waits for it.
+    limits = f"-c lock_timeout={BUSY_S}s -c statement_timeout={4 * BUSY_S}s"
+    asked = {"connect_timeout": CONNECT_S, "application_name": "belljar", "options": limits}
+    try:
+        return sql.create_engine(url, pool_pre_ping=True, connect_args=asked)
+    except ImportError:
+        raise Unavailable(
+            "a server's state in PostgreSQL needs psycopg, which is not installed",
+            hint=install("server", "postgres"),
+        ) from None
+
+
 def _private(path: Path) -> None:
     """Hashes of keys are nobody else's business."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise Unavailable(
@@ -172,6 +255,6 @@ def _private(path: Path) -> None:
 
 def _pragmas(connection: object, _: object) -> None:
     cursor = connection.cursor()  # type: ignore[attr-defined]
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=5000"):
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
