@@ -250,6 +250,37 @@ print(len([socket.create_connection(("127.0.0.1", port), 20) for port in ports])
     gateway.close()
 
 
+def test_l2_little_waits_where_nobody_accepts(jail: Jail) -> None:
+    """Such bytes are charged to nobody: few at a door, fewer at what the code itself listens on."""
+    code = """
+import socket
+own = socket.create_server(("127.0.0.1", 0), backlog=4096)
+for port in (3128, 443, own.getsockname()[1]):
+    held = connected = 0
+    for _ in range(80):
+        client = socket.socket()
+        client.settimeout(0.005)
+        try:
+            client.connect(("127.0.0.1", port))
+            connected += 1
+            while True:
+                held += client.send(bytes(65536))
+        except OSError:
+            pass
+        client.close()
+    print(connected, held)
+"""
+    gateway = Answering(accepting=False)
+    proxy, https, own = [
+        [int(number) for number in line.split()]
+        for line in said(jail.run(gateway.offered, code)).splitlines()
+    ]
+    gateway.close()
+    for connected, held in (proxy, https):
+        assert connected <= 65 and held < 8 << 20
+    assert own[0] <= 33 and own[1] < 8 << 20
+
+
 def test_i4_doors_are_not_handed_on(jail: Jail, gateway: Answering) -> None:
     """A namespace without traffic goes to the next sandbox; one with doors never does."""
     code = """
