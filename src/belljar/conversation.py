@@ -166,7 +166,8 @@ class Conversation(Hearing):
             raise self._broken(error) from None
 
     def _broken(self, error: OSError) -> SandboxLost:
-        self._lose(f"the stream broke: {error}")
+        if not self.lost:
+            self._lose(f"the stream broke: {error}")
         return SandboxLost(f"the sandbox is gone: {self.lost}")
 
     def _verdict(self) -> str:

@@ -12,6 +12,8 @@ from belljar.sending import Sending
 MOST_WAITING = 32 << 20
 """More than an agent sends that keeps to its windows: one that does not loses its network."""
 _RECEIVE = 64 * 1024
+_FRAME = 64
+"""What a frame without content costs, in bytes of one with."""
 _MULTIPLEXED = b"M"
 
 
@@ -25,16 +27,19 @@ class Line:
         self._sending = sending
         self._waiting = bytearray(_MULTIPLEXED)
         self._writing = False
+        self._ignored = 0
         self.closed = False
         wire.setblocking(False)
         loop.add_reader(wire, self._from_gateway)
         self._push()
 
     def take(self, data: bytes) -> None:
-        """From the agent. Whatever it is, the agent is listened to on."""
+        """From the agent, which is listened to on, whatever becomes of this."""
         if self.closed:
-            return
-        if not data:
+            self._ignored += len(data) + _FRAME
+            if self._ignored > MOST_WAITING:
+                raise protocol.BadFrame("a flood for a network that has ended")
+        elif not data:
             self.close()
         elif len(self._waiting) + len(data) > MOST_WAITING:
             self._lost()

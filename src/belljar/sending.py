@@ -4,14 +4,17 @@ him. Half a frame would be the end of all that is said to that agent."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections import deque
 from collections.abc import Sequence
 
 
 class _Waiting:
-    def __init__(self, data: bytes, descriptors: Sequence[int], sent: asyncio.Future[None]) -> None:
-        self.data = memoryview(data)
+    def __init__(
+        self, data: memoryview, descriptors: Sequence[int], sent: asyncio.Future[None]
+    ) -> None:
+        self.data = data
         self.descriptors = descriptors
         self.sent = sent
 
@@ -25,16 +28,14 @@ class Sending:
     def put(self, data: bytes, descriptors: Sequence[int] = ()) -> asyncio.Future[None] | None:
         """Most frames find room at once: then None. Else a future, which may be left alone, and
         which has the stream's OSError if it broke. Raises that if it is broken already."""
+        count = 0
         if not self._queue and not descriptors:
-            try:
+            with contextlib.suppress(BlockingIOError):
                 count = self._stream.send(data)
-            except BlockingIOError:
-                count = 0
             if count == len(data):
                 return None
-            data = data[count:]
         sent: asyncio.Future[None] = self._loop.create_future()
-        self._queue.append(_Waiting(data, descriptors, sent))
+        self._queue.append(_Waiting(memoryview(data)[count:], descriptors, sent))
         if len(self._queue) == 1:
             self._loop.add_writer(self._stream, self._writable)
         return sent

@@ -147,7 +147,10 @@ class Relay:
 
     def _welcome(self, door: int, endpoint: socket.socket) -> None:
         endpoint.setblocking(False)
-        endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError:  # it has gone again, which reading will tell
+            pass
         connection = _Connection(self._next, endpoint)
         self._next += 1
         self._connections[connection.number] = connection
