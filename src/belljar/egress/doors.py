@@ -51,7 +51,7 @@ async def https(outlet: Outlet, connection: Connection, stream: Stream) -> None:
         target = Target(name, HTTPS)
         await outlet.pace.wait()
         attempt.rule = outlet.permit(target).rule
-        await _secure(outlet, connection, Begun(seen, stream), target, None, attempt)
+        await _secure(outlet, connection, seen, stream, target, None, attempt)
 
 
 DOORS: tuple[Door, ...] = (proxy, http, https)
@@ -59,10 +59,9 @@ DOORS: tuple[Door, ...] = (proxy, http, https)
 
 
 async def _first(connection: Connection, stream: Stream) -> bytes:
+    """What follows must be a whole request, or handshake, within the time for one."""
     connection.head_begins()
-    first = await stream.read()
-    connection.head_ends()
-    return first
+    return await stream.read()
 
 
 async def _beyond(outlet: Outlet, connection: Connection, way: Way) -> None:
@@ -75,7 +74,7 @@ async def _beyond(outlet: Outlet, connection: Connection, way: Way) -> None:
         elif first[0] == tls.HANDSHAKE:
             name, seen = await tls.hello(stream, first)
             tls.check_name(name, target.host)
-            await _secure(outlet, connection, Begun(seen, stream), target, judged, attempt)
+            await _secure(outlet, connection, seen, stream, target, judged, attempt)
         else:
             inner = Begun(first, stream)
             relay = Relay(outlet, connection, inner, fixed=target, judged=judged)
@@ -85,12 +84,15 @@ async def _beyond(outlet: Outlet, connection: Connection, way: Way) -> None:
 async def _secure(
     outlet: Outlet,
     connection: Connection,
-    stream: Stream,
+    seen: bytes,
+    rest: Stream,
     target: Target,
     judged: list[Address] | None,
     attempt: Attempt,
 ) -> None:
+    stream = Begun(seen, rest)
     if not outlet.permit(target).inspect:
+        tls.check_unhidden(seen)
         await _carry(outlet, connection, stream, target, judged, attempt)
         return
     inner = await tls.answer(stream, outlet.certificate(target.host))
@@ -116,7 +118,8 @@ async def _carry(
     judged: list[Address] | None,
     attempt: Attempt,
 ) -> None:
-    attempt.scheme = "tunnel"
+    attempt.scheme, attempt.method = "tunnel", ""
+    connection.head_ends()
     tcp, address = await outlet.dial(target, judged or await outlet.look_up(target))
     attempt.address = str(address)
     connection.target, connection.is_tunnel = target, True

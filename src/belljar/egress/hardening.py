@@ -5,10 +5,8 @@ It keeps what it needs to look up names and to dial: the resolver's files, and s
 
 from __future__ import annotations
 
-import encodings.idna  # noqa: F401, names that are not ASCII; no file can be opened later
 import os
 import resource
-import stringprep  # noqa: F401
 from pathlib import Path
 
 from belljar.engines.linux import capabilities, kernel, landlock
@@ -57,6 +55,7 @@ def enter_namespace(name: str) -> None:
 
 def harden() -> None:
     """Before there are threads: what is given up here is given up for all of them."""
+    "bücher.invalid".encode("idna")  # TLS encodes names so; the codec is loaded from files
     _raise_open_files()
     # One byte, not none: a core dump piped to a helper on the host ignores any other limit.
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))

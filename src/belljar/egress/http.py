@@ -19,6 +19,7 @@ _HOP_BY_HOP = frozenset(
 )
 _FRAMING = frozenset((b"host", b"content-length"))
 # h11 joins folded lines, takes a bare line feed and equal lengths twice. Others read otherwise.
+_LINE = re.compile(rb"[^ \n]+ [^ \n]+ HTTP/1\.[01]\r\n")
 _LOOSE = re.compile(rb"\n[ \t]|(?<!\r)\n")
 _LENGTH = re.compile(rb"\ncontent-length[ \t]*:", re.IGNORECASE)
 
@@ -47,6 +48,9 @@ class Http:
     def feed(self, data: bytes) -> None:
         if self._in_head:
             self._head += data
+            # h11 waits for the end of a head before it looks at its first line.
+            if b"\n" in self._head and not _LINE.match(self._head):
+                raise h11.RemoteProtocolError("illegal request line")
         self.state.receive_data(data)
 
     def check_head(self, request: h11.Request) -> None:
@@ -58,6 +62,8 @@ class Http:
         names = [name for name, _ in request.headers]
         if _LOOSE.search(head) or len(_LENGTH.findall(head)) > 1:
             raise blocked("the request's head is not written strictly", status=400)
+        if request.http_version not in (b"1.0", b"1.1"):
+            raise blocked("the request is of another version than HTTP/1.1", status=505)
         if b"transfer-encoding" in names and (
             b"content-length" in names or request.http_version != b"1.1"
         ):
@@ -67,9 +73,12 @@ class Http:
         """OSError if the connection cannot be used again."""
         if not (self.state.our_state is h11.DONE and self.state.their_state is h11.DONE):
             raise ConnectionError("the connection is used up")
-        self._head += self.state.trailing_data[0]
-        self._in_head = True
+        ahead = self.state.trailing_data[0]
         self.state.start_next_cycle()
+        self._in_head = True
+        self._head += ahead
+        if b"\n" in ahead and not _LINE.match(ahead):
+            raise h11.RemoteProtocolError("illegal request line")
 
     def reusable(self) -> bool:
         return self.state.our_state is h11.DONE and self.state.their_state is h11.DONE

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .refusal import Refusal, refused
+from .refusal import Refusal, blocked, failed, refused
 from .streams import Stream
 
 LONGEST_WAIT_S = 10.0
@@ -79,14 +79,14 @@ class Connection:
     def head_ends(self) -> None:
         self._head_by = 0.0
 
-    def overdue(self, now: float) -> str:
+    def overdue(self, now: float) -> Refusal | None:
         if now - self._moved_at > self._idle_s:
-            return f"nothing moved for {self._idle_s:g} s"
+            return failed(f"nothing moved for {self._idle_s:g} s")
         if now > self._ends_at:
-            return f"the connection lasted longer than {self._longest_s:g} s"
+            return failed(f"the connection lasted longer than {self._longest_s:g} s")
         if self._head_by and now > self._head_by:
-            return f"the request was not complete after {HEAD_S:g} s"
-        return ""
+            return blocked(f"the request was not complete after {HEAD_S:g} s")
+        return None
 
     def cut(self, refusal: Refusal) -> None:
         if self.why_cut is None and self.task:

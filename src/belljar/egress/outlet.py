@@ -117,7 +117,13 @@ class Outlet:
         connection = Connection(self._limits)
         self._connections.add(connection)
         connection.task = asyncio.create_task(self._serve(connection, stream, door))
+        # A task that is cancelled before its first step runs no `finally` of its own.
+        connection.task.add_done_callback(lambda _: self._over(connection, stream))
         return connection
+
+    def _over(self, connection: Connection, stream: Stream) -> None:
+        self._connections.discard(connection)
+        stream.close()
 
     async def _serve(self, connection: Connection, stream: Stream, door: Door) -> None:
         try:
@@ -135,9 +141,6 @@ class Outlet:
             pass
         except asyncio.CancelledError:
             pass  # cut from outside, which the attempt under way has told
-        finally:
-            self._connections.discard(connection)
-            stream.close()
 
     async def _place(self) -> None:
         if self._places.locked():
@@ -163,7 +166,7 @@ class Outlet:
         now = time.monotonic()
         for connection in list(self._connections):
             if why := connection.overdue(now):
-                connection.cut(failed(why))
+                connection.cut(why)
         self.ledger.flush()
 
     # -- the end ---------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from .streams import Begun, Stream, Tcp
 from .targets import Target
 
 _FLUSH_BYTES = 65_536
+_MOST_INTERIM = 16
 _LINGER_S = 2.0
 _LINGER_BYTES = 1 << 20
 _ANSWER_WHY = "its answer is not proper HTTP"
@@ -192,8 +193,12 @@ class Relay:
             self._drop_upstream()
         if not self._client.reusable():
             return False
-        self._client.next_request()
         self._answering = False
+        try:
+            self._client.next_request()
+        except h11.RemoteProtocolError as error:
+            await self._garbled(error)
+            return False
         return True
 
     def _read_target(self, request: h11.Request, attempt: Attempt) -> tuple[Target, str]:
@@ -288,9 +293,12 @@ class Relay:
     async def _exchange(self, upstream: _Upstream, outgoing: _Outgoing, attempt: Attempt) -> bool:
         """Request and answer, at the same time where there is a body. Returns whether the
         protocol was switched."""
+        try:
+            body = self._client.ready()
+        except h11.RemoteProtocolError as error:
+            raise _bad_body(error) from error
         first = upstream.http.state.send(outgoing.head) or b""
         method = outgoing.head.method
-        body = self._client.ready()
         if isinstance(body, h11.EndOfMessage):
             await upstream.http.stream.write(first + _finish(upstream, outgoing.body, body))
             return await self._answer(upstream, method, attempt)
@@ -325,12 +333,12 @@ class Relay:
                     raise blocked("the request broke off")
                 event = None
         except h11.RemoteProtocolError as error:
-            raise blocked(f"the request's body is not proper HTTP ({error})", status=400) from error
+            raise _bad_body(error) from error
 
     async def _answer(self, upstream: _Upstream, method: bytes, attempt: Attempt) -> bool:
         client, out = self._client, bytearray()
         incoming: Incoming | None = None
-        host = upstream.target.host
+        host, interim = upstream.target.host, 0
         try:
             while True:
                 event = upstream.http.ready()
@@ -339,6 +347,9 @@ class Relay:
                     upstream.http.feed(await upstream.http.stream.read())
                     continue
                 if isinstance(event, h11.InformationalResponse):
+                    interim += 1
+                    if interim > _MOST_INTERIM:
+                        raise failed(f"{host}: it announces an answer without end")
                     if event.status_code == 101:
                         attempt.status = 101
                         out += client.state.send(_switching(event)) or b""
@@ -415,6 +426,10 @@ class Relay:
                     dropped += len(piece)
 
 
+def _bad_body(error: h11.RemoteProtocolError) -> Refusal:
+    return blocked(f"the request's body is not proper HTTP ({error})", status=400)
+
+
 def _switching(event: h11.InformationalResponse) -> h11.InformationalResponse:
     return h11.InformationalResponse(
         status_code=101, headers=list(event.headers.raw_items()), reason=event.reason
@@ -423,12 +438,13 @@ def _switching(event: h11.InformationalResponse) -> h11.InformationalResponse:
 
 def _answer_headers(event: h11.Response) -> http.Headers:
     named = http.values(event.headers, b"connection")
-    encoded = bool(http.values(event.headers, b"transfer-encoding"))
+    lengths = http.values(event.headers, b"content-length")
+    if lengths and http.values(event.headers, b"transfer-encoding"):
+        raise failed("the answer has two lengths")
     return [
         (name, value)
         for name, value in http.passed_on(event.headers.raw_items(), named)
-        # QUIC leads nowhere; of two lengths h11 has believed the encoding
-        if name.lower() != b"alt-svc" and not (encoded and name.lower() == b"content-length")
+        if name.lower() != b"alt-svc"  # QUIC leads nowhere
     ]
 
 

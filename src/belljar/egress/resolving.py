@@ -89,7 +89,9 @@ class Resolver:
 
 
 def _look_up(target: Target) -> list[str]:
-    answers = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    # As bytes: a text would be encoded once more, by a codec that is loaded from files.
+    name = target.host.encode("ascii")
+    answers = socket.getaddrinfo(name, target.port, type=socket.SOCK_STREAM)
     return [str(answer[4][0]) for answer in answers]
 
 

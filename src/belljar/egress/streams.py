@@ -10,6 +10,7 @@ import socket
 from typing import Protocol
 
 PIECE_BYTES = 65_536
+_SEND_BUFFER_BYTES = 262_144
 
 
 class Stream(Protocol):
@@ -31,6 +32,8 @@ class Tcp:
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
+        # The kernel would let a slow reader's grow to megabytes.
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         if connected.family != socket.AF_UNIX:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = connected

@@ -28,7 +28,7 @@ def authority(text: str, default_port: int | None) -> Target:
     if "@" in text:
         raise blocked(f"{_shown(text)} has a user name in front of the host")
     try:
-        host = host_name(name)
+        host = host_name(name if name.isascii() else "")  # clients send names as xn--
     except InvalidRequest:
         raise blocked(
             f"{_shown(text)} is not the name of a host; addresses are not dialled, only names"

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import struct
 from typing import Any
 
 from belljar.errors import InvalidRequest
 from belljar.network import host_name
 
-from .refusal import Refusal, blocked, failed
+from .refusal import blocked, failed
 from .streams import PIECE_BYTES, Stream
 
 HANDSHAKE = 0x16
 """The first byte of TLS; no HTTP request begins with it."""
 _LONGEST_HELLO = 32_768
+_ENCRYPTED_HELLO = 0xFE0D
 
 
 class Tls:
@@ -152,6 +154,39 @@ def _name(names: list[str | None]) -> str:
         raise blocked(f"a TLS handshake for {names[0][:80]!r}, which is no host's name") from None
 
 
+def check_unhidden(seen: bytes) -> None:
+    """Of a handshake that is carried unopened. With ECH the name that counts is encrypted in it,
+    and the one that was read is only the outer one."""
+    try:
+        hidden = _ENCRYPTED_HELLO in _extensions(seen)
+    except (IndexError, struct.error):
+        hidden = True
+    if hidden:
+        raise blocked("a TLS handshake that hides the name it is for (ECH)")
+
+
+def _extensions(seen: bytes) -> set[int]:
+    """Their numbers, in a hello that OpenSSL has found to be well-formed."""
+    message = bytearray()
+    at = 0
+    while at < len(seen):  # one message may come in several records
+        (length,) = struct.unpack_from(">H", seen, at + 3)
+        message += seen[at + 5 : at + 5 + length]
+        at += 5 + length
+    at = 4 + 2 + 32
+    at += 1 + message[at]
+    at += 2 + struct.unpack_from(">H", message, at)[0]
+    at += 1 + message[at]
+    (length,) = struct.unpack_from(">H", message, at)
+    at, end = at + 2, at + 2 + length
+    found = set()
+    while at < end:
+        kind, length = struct.unpack_from(">HH", message, at)
+        found.add(kind)
+        at += 4 + length
+    return found
+
+
 def check_name(name: str, host: str) -> None:
     if name != host:
         raise blocked(f"TLS for {name} through a connection to {host}")
@@ -160,6 +195,3 @@ def check_name(name: str, host: str) -> None:
 def _reason(error: Exception) -> str:
     reason = getattr(error, "reason", None) or str(error)
     return str(reason).replace("_", " ").lower()
-
-
-__all__ = ["HANDSHAKE", "Refusal", "Tls", "answer", "ask", "check_name", "hello"]
