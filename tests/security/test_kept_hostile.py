@@ -413,7 +413,7 @@ def test_i1_a_copy_that_keeps_its_capabilities_gains_nothing(make: Make, planted
         and probe.id not in SEE_THEM | NOT_HERE
     }
     assert len(probes) > 35
-    parent = make(disk_bytes=24 << 20)
+    parent = make(disk_bytes=24 << 20, network=[planted.values["ALLOWED_HOST"]])
     parent.files.write("probes.json", json.dumps(probes))
     parent.run(LIAR)
     branch = _attacked(parent)
