@@ -31,7 +31,8 @@ if TYPE_CHECKING:
         TrailError,
         Unsupported,
     )
-    from belljar.jar import Belljar, run
+    from belljar.fetching import Page
+    from belljar.jar import Belljar, fetch, run
     from belljar.kept.sync import Sandbox
     from belljar.model import Caller, ErrorInfo, Limits, Output, OutputFile, Result, Usage
     from belljar.network import Allow, Egress, Secret
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "Belljar": "jar",
     "run": "jar",
+    "fetch": "jar",
+    "Page": "fetching",
     "Settings": "settings",
     "Caller": "model",
     "Limits": "model",
@@ -81,6 +84,7 @@ __all__ = [
     "Limits",
     "Output",
     "OutputFile",
+    "Page",
     "Result",
     "Sandbox",
     "SandboxEnded",
@@ -91,6 +95,7 @@ __all__ = [
     "Unsupported",
     "Usage",
     "aio",
+    "fetch",
     "run",
     "wasm",
 ]

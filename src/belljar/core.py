@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from belljar.environments.folders import Progress
 from belljar.errors import Closed
@@ -17,6 +17,7 @@ from belljar.service import Service
 from belljar.settings import Settings
 
 if TYPE_CHECKING:
+    from belljar.fetching import Page
     from belljar.policy.filter import Rules
 
 
@@ -59,6 +60,12 @@ class Belljar:
             on_usage=options.get("on_usage"),
             caller=options.get("caller") or NOBODY,
         )
+
+    async def fetch(self, address: str, **options: Any) -> Page:
+        """One page as text, got and read in sandboxes (N3); see `belljar.fetching.fetch`."""
+        from belljar.fetching import fetch  # few programs fetch
+
+        return await fetch(self.run, address, **options)
 
     async def open_trail(self) -> None:
         """Now rather than at the first run: attempts of dead processes are then marked lost."""

@@ -7,7 +7,7 @@ import os
 import threading
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from belljar import core
 from belljar.environments.folders import Progress
@@ -19,6 +19,7 @@ from belljar.settings import Settings
 
 if TYPE_CHECKING:
     from belljar import client
+    from belljar.fetching import Page
     from belljar.policy.filter import Rules
 
 
@@ -69,6 +70,11 @@ class Belljar:
     def run(self, code: str, **options: Unpack[RunOptions]) -> Result:
         """Runs `code` in a fresh sandbox that is destroyed afterwards."""
         return self._open().call(self._jar.run(code, **options))
+
+    def fetch(self, address: str, **options: Any) -> Page:
+        """One page as text, got and read in sandboxes (N3): `network` says where it and its
+        redirects may lead, without it the host of `address` alone."""
+        return self._open().call(self._jar.fetch(address, **options))
 
     def submit(self, code: str, **options: Unpack[RunOptions]) -> Future[Result]:
         """As `run`, but returns at once."""
@@ -132,3 +138,9 @@ def run(code: str, **options: Unpack[PlacedOptions]) -> Result:
     """Runs `code` in a fresh sandbox with pools shared by the whole process, or at a server."""
     here = shared(options.pop("url", ""), options.pop("key", ""))
     return here.run(code, **options)  # type: ignore[misc]
+
+
+def fetch(address: str, /, **options: Any) -> Page:
+    """One page as text, with the pools of `run`, or (`url`, `key`) at a server."""
+    here = shared(options.pop("url", ""), options.pop("key", ""))
+    return here.fetch(address, **options)

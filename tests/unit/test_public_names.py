@@ -28,6 +28,7 @@ PUBLIC = [
     "Limits",
     "Output",
     "OutputFile",
+    "Page",
     "Result",
     "Sandbox",
     "SandboxEnded",
@@ -38,6 +39,7 @@ PUBLIC = [
     "Unsupported",
     "Usage",
     "aio",
+    "fetch",
     "run",
     "wasm",
 ]
@@ -77,7 +79,7 @@ def test_options_of_run_are_pinned() -> None:
     assert set(RunOptions.__annotations__) == OPTIONS
 
 
-@pytest.mark.parametrize("name", ["run", "warm", "close"])
+@pytest.mark.parametrize("name", ["run", "fetch", "warm", "close"])
 def test_the_asynchronous_twin_has_the_same_methods(name: str) -> None:
     one, twin = getattr(belljar.Belljar, name), getattr(belljar.aio.Belljar, name)
     assert list(inspect.signature(one).parameters) == list(inspect.signature(twin).parameters)

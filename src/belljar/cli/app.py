@@ -10,6 +10,7 @@ from belljar.cli import (
     doctor,
     engines,
     env,
+    fetch,
     image,
     keys,
     mcp,
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 app.command("run", epilog=run.EPILOG)(command(run.OPTIONS, run.run))
 app.command("shell", epilog=shell.EPILOG)(command(shell.OPTIONS, shell.shell))
+app.command(epilog=fetch.EPILOG)(fetch.fetch)
 app.command(epilog=engines.EPILOG)(engines.engines)
 app.command(epilog=doctor.EPILOG)(doctor.doctor)
 app.command(epilog=prove.EPILOG)(prove.prove)

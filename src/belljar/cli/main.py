@@ -11,7 +11,7 @@ from belljar.cli.say import REFUSED, problem, say
 from belljar.errors import BelljarError
 
 VERBS = (
-    *("run", "shell", "engines", "doctor", "prove", "serve", "keys", "mcp"),
+    *("run", "shell", "fetch", "engines", "doctor", "prove", "serve", "keys", "mcp"),
     *("env", "image", "trail", "version"),
 )
 USAGE = 2

@@ -6,14 +6,17 @@ import os
 from collections.abc import Mapping
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from belljar.client import results
 from belljar.client.connection import Connection
 from belljar.errors import InvalidRequest, ServerRefused, Unsupported
 from belljar.model import Result
-from belljar.network import Secret, rules
+from belljar.network import Egress, Secret, rules
 from belljar.options import LIVE, RunOptions
+
+if TYPE_CHECKING:
+    from belljar.fetching import Page
 
 KEY_VARIABLE = "BELLJAR_KEY"
 
@@ -50,6 +53,17 @@ class Belljar:
                 elif name == "end":
                     return results.result(told)
         raise ServerRefused("the server told no result")
+
+    async def fetch(self, address: str, **options: Any) -> Page:
+        """One page as text, got by the server."""
+        from belljar.fetching import Page
+
+        said = {"url": address, **sendable(options)}
+        told = await self.connection.ask("POST", "/v1/fetch", said)
+        names = {name for name in told if name in Page.__dataclass_fields__}
+        found = {name: told[name] for name in names}
+        found |= {name: tuple(told.get(name, ())) for name in ("links", "redirects")}
+        return Page(**found | {"egress": tuple(Egress(**one) for one in told.get("egress", ()))})
 
     async def warm(self, name: str, count: int, *, engine: str = "auto") -> None:
         raise Unsupported(

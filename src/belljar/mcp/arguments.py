@@ -162,6 +162,16 @@ class InstallPackages(Arguments):
     ]
 
 
+class FetchPage(Arguments):
+    url: Annotated[
+        str, Field(max_length=4000, description="Such as https://example.com/page. {hosts}")
+    ]
+    network: Network = Field(default_factory=list)
+    most_characters: Annotated[
+        int, Field(ge=1, le=100_000, description="Of its text, from the beginning.")
+    ] = 20_000
+
+
 def schema(model: type[Arguments], settings: Settings) -> dict[str, Any]:
     """For models: no titles, no null, the operator's numbers."""
     made = model.model_json_schema()

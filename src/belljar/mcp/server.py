@@ -77,8 +77,9 @@ class Desk:
 def build(desk: Desk, *, sessionless: int | None = None) -> Server[Desk]:
     """`sessionless`: how many sandboxes those may keep together that come without a session."""
     host = desk.host
-    by_name = {spec.name: spec for spec in TOOLS}
-    listed = [spec.described(host.settings) for spec in TOOLS]
+    offered = [spec for spec in TOOLS if host.settings.network_allowed or not spec.network]
+    by_name = {spec.name: spec for spec in offered}
+    listed = [spec.described(host.settings) for spec in offered]
     schemas = {tool.name: tool.input_schema for tool in listed}
 
     @asynccontextmanager

@@ -23,6 +23,7 @@ from belljar.server.routes import (
     about,
     datasets,
     execute,
+    fetch,
     files,
     health,
     mcp,
@@ -35,7 +36,7 @@ from belljar.server.routes import (
 from belljar.server.server import Server
 
 ROUTERS = (
-    *(health.router, execute.router, runs.router, about.router, trail.router),
+    *(health.router, execute.router, runs.router, fetch.router, about.router, trail.router),
     *(sandboxes.router, files.router, processes.router, datasets.router, sockets.router),
 )
 
