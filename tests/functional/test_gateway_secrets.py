@@ -102,6 +102,7 @@ class Upstream:
 
     def _serve(self, taken: socket.socket, secure: bool) -> None:
         try:
+            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             taken.settimeout(60)
             stream = self._context.wrap_socket(taken, server_side=True) if secure else taken
             with stream, stream.makefile("rb") as reading:

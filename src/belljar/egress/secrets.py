@@ -152,6 +152,7 @@ class Keeper:
         self._held = tuple(held)
         self._written = [(one, spellings(one.placeholder, one.placeholder)) for one in held]
         self._placeholders = [(one, Spellings(forms)) for one, forms in self._written]
+        self._any = Spellings(form for _, forms in self._written for form in forms)
         self._bodies: dict[tuple[str, str], Spellings] = {}
         self._values: dict[str, Spellings] = {}
 
@@ -180,23 +181,20 @@ class Keeper:
             self._refuse(parts, host, tls=tls)
 
         body = Outgoing(self._body(host, kind, own), check)
-        parts = [host.encode(), method, target, *(part for one in headers for part in one)]
-        # No spelling has this byte in it, so nothing is found across two of them.
-        if any(found.occur(b"\xff".join(parts)) for _, found in self._placeholders):
-            rest = [(host.encode(), "the name of the host"), (method, "the method")]
-            target, left = _fill_query(own, target)
-            rest.append((left, "the address"))
-            filled: Headers = []
-            used: list[Held] = []
-            for name, value in headers:
-                value, left = _fill_header(own, name, value, used)
-                shown = name.decode("ascii", "replace")[:64]
-                rest += [(name, "the name of a header"), (left, f"the header {shown}")]
-                filled.append((name, value))
-            self._refuse(rest, host, tls=tls)
-            if len(used) > len(set(map(id, used))):
-                raise blocked(f"{used[0].variable} stands in more than one header")
-            headers = filled
+        rest = [(host.encode(), "the name of the host"), (method, "the method")]
+        target, left = _fill_query(own, target)
+        rest.append((left, "the address"))
+        filled: Headers = []
+        used: list[Held] = []
+        for name, value in headers:
+            value, left = _fill_header(own, name, value, used)
+            shown = name.decode("ascii", "replace")[:64]
+            rest += [(name, "the name of a header"), (left, f"the header {shown}")]
+            filled.append((name, value))
+        self._refuse(rest, host, tls=tls)
+        if len(used) > len(set(map(id, used))):
+            raise blocked(f"{used[0].variable} stands in more than one header")
+        headers = filled
         if unmeasured:
             headers = _unmeasured(headers)
         return Rewritten(target=target, headers=headers, body=body)
@@ -220,7 +218,11 @@ class Keeper:
             resizing=any(resizes(one.value) for one in own),
         )
 
-    def _refuse(self, parts: Iterable[tuple[bytes, str]], host: str, *, tls: bool) -> None:
+    def _refuse(self, parts: Sequence[tuple[bytes, str]], host: str, *, tls: bool) -> None:
+        """If there is a placeholder in any of them."""
+        # No spelling has this byte in it, so none is found across two parts.
+        if not self._any.occur(b"\xff".join(part for part, _ in parts)):
+            return
         for part, where in parts:
             for one, found in self._placeholders:
                 if found.occur(part):

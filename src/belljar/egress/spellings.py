@@ -8,9 +8,8 @@ the same, and no more is held back than what may be the beginning of a find.
 
 from __future__ import annotations
 
-import heapq
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 Element = tuple[bytes, ...]
@@ -31,6 +30,7 @@ _ESCAPED = {b"/": b"\\/", b"'": b"\\'", b'"': b'\\"', b"\\": b"\\\\", b" ": b"+"
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _STANDARD = bytes.maketrans(b"-_", b"+/")
+_NOTHING = b"(?!)"  # matches nowhere
 _BREAKS = (b"\n", b"\r\n", b"\\n")
 
 
@@ -68,31 +68,38 @@ class Anchor:
         self._backwards = range(-3 if broken and skipped else -skipped, 1 - skipped)
         after = elements if broken else simple
         self._head = _compiled([simple[skipped], *after[skipped + 1 : skipped + _HEAD]])
-        self._escapes: list[re.Pattern[bytes]] = []
-        if not broken:
-            for first in {one[:1] for one in several}:
-                rest = _element(one[1:] for one in several if one.startswith(first))
-                self._escapes.append(_compiled([(first,), rest]))
-        self._escaped = _compiled(elements[:_HEAD])
+        self._first_few = elements[:_HEAD]
+        self._escapes = [] if broken else sorted(several)
         longest = sum(len(element[0]) for element in elements[:_HEAD])
         self.reach_bytes = max(skipped + _HEAD, longest)
         """So much of a form makes sure that it is found."""
 
-    def starts(self, data: bytes) -> Iterator[int]:
-        """In ascending order."""
-        plain = self._plain(data)
+    def starts(self, data: bytes) -> list[int]:
+        found = []
+        match = self._head.search(data)
+        while match:
+            found += [match.start() + back for back in self._backwards]
+            # Overlapping ones too: `aaab` begins at the second character of `aaaab`.
+            match = self._head.search(data, match.start() + 1)
         # Few texts have any character of the form escaped in them; only those take longer.
-        if any(escape.search(data) for escape in self._escapes):
-            return heapq.merge(plain, _matches(self._escaped, data))
-        return plain
+        if any(first in data and escape.search(data) for first, escape in self._escaping):
+            match = self._escaped.search(data)
+            while match:
+                found.append(match.start())
+                match = self._escaped.search(data, match.start() + 1)
+        return found
 
-    def _plain(self, data: bytes) -> Iterator[int]:
-        last = -1
-        for at in _matches(self._head, data):
-            for back in self._backwards:
-                if at + back > last:
-                    last = at + back
-                    yield last
+    @cached_property
+    def _escaping(self) -> list[tuple[bytes, re.Pattern[bytes]]]:
+        firsts = sorted({one[:1] for one in self._escapes})
+        return [
+            (first, _compiled([(first,), _element(o[1:] for o in self._escapes if o[:1] == first)]))
+            for first in firsts
+        ]
+
+    @cached_property
+    def _escaped(self) -> re.Pattern[bytes]:
+        return _compiled(self._first_few)
 
 
 class Spellings:
@@ -104,7 +111,8 @@ class Spellings:
         for form in self._forms:
             for first in {one[0] for one in form.elements[0]}:
                 self._by_first.setdefault(first, []).append(form)
-        self._firsts = _compiled([tuple(bytes([first]) for first in self._by_first)])
+        beginnings = b"|".join(_beginning(form.elements) for form in self._forms)
+        self._beginnings = re.compile(b"(?=" + beginnings + b")", re.DOTALL)
         self._reach_bytes = max((form.anchor.reach_bytes for form in self._forms), default=0)
 
     def replace(self, data: bytes) -> bytes:
@@ -132,13 +140,14 @@ class Spellings:
         done.append(data[at:])
         return b"".join(done), b""
 
-    def _starts(self, data: bytes, *, last: bool) -> Iterator[int]:
-        found = [form.anchor.starts(data) for form in self._forms]
+    def _starts(self, data: bytes, *, last: bool) -> list[int]:
+        """Where one may begin, in ascending order."""
+        found = {start for form in self._forms for start in form.anchor.starts(data) if start >= 0}
         if not last and self._forms:
             # Near the end there may be too little of one to be found by.
             tail = max(0, len(data) - self._reach_bytes)
-            found.append(match.start() for match in self._firsts.finditer(data, tail))
-        return heapq.merge(*found)
+            found.update(match.start() for match in self._beginnings.finditer(data, tail))
+        return sorted(found)
 
     def _judge(
         self, data: bytes, start: int, *, last: bool
@@ -207,12 +216,19 @@ def _walk(form: Form, data: bytes, at: int, *, last: bool) -> tuple[int, list[by
     return at, pieces
 
 
-def _matches(pattern: re.Pattern[bytes], data: bytes) -> Iterator[int]:
-    """Overlapping ones too: `aaab` begins at the second character of `aaaab`."""
-    match = pattern.search(data)
-    while match:
-        yield match.start()
-        match = pattern.search(data, match.start() + 1)
+def _beginning(elements: Sequence[Element]) -> bytes:
+    """The first two positions, or what the end of the data leaves of them."""
+    first, second = elements[0], (*elements[1:2], (b"",))[0]
+    cut_first, cut_second = (
+        b"(?:%s)\\Z" % _alternatives(one[:n] for one in element for n in range(least, len(one)))
+        for element, least in ((first, 1), (second, 0))
+    )
+    return b"%s(?:%s|%s)|%s" % (_pattern(first), _pattern(second), cut_second, cut_first)
+
+
+def _alternatives(texts: Iterable[bytes]) -> bytes:
+    known = _element(texts)
+    return b"|".join(re.escape(one) for one in known) if known else _NOTHING
 
 
 def _compiled(elements: Iterable[Element]) -> re.Pattern[bytes]:
@@ -226,7 +242,7 @@ def _pattern(element: Element) -> bytes:
         return re.escape(element[0])
     if all(len(one) == 1 for one in element):
         return b"[" + b"".join(re.escape(one) for one in element) + b"]"
-    return b"(?:" + b"|".join(re.escape(one) for one in element) + b")"
+    return b"(?:" + _alternatives(element) + b")"
 
 
 def _element(ways: Iterable[bytes]) -> Element:
