@@ -8,13 +8,14 @@ import os
 import select
 import socket
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from belljar.errors import BelljarError, Closed, InvalidRequest, Unavailable
-from belljar.network import Egress, Rules, Secret
+from belljar.network import Egress, Rules, Secret, host_name
+from belljar.network import rules as as_rules
 from belljar.runtimes.interpreter import base_interpreter
 from belljar.settings import Settings
 
@@ -30,7 +31,9 @@ CA_FILE = ".belljar/ca.pem"
 _CA_PATH = f"/data/input/{CA_FILE}"
 _START_S = 60.0
 _SEND_S = 5.0
+_ANSWER_S = 60.0
 _LOOPBACK = "127.0.0.1"
+_AGAIN = "run again: it starts anew"
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 _START = "import os; exec(os.read({control}, 4096))"
 _BOOT = """\
@@ -241,13 +244,17 @@ class _Process:
         self._asked[number] = done
         try:
             self.send({**order, "id": number})
-            await done
+            async with asyncio.timeout(_ANSWER_S):
+                await done
+        except TimeoutError:
+            self.close()  # whatever it is busy with, it would let nothing more through in order
+            raise Unavailable("the gateway does not answer", hint=_AGAIN) from None
         finally:
             self._asked.pop(number, None)
 
     def send(self, order: Mapping[str, Any], descriptors: list[int] | None = None) -> None:
         if not self.alive:
-            raise Unavailable("the gateway's process has ended", hint="run again: it starts anew")
+            raise Unavailable("the gateway's process has ended", hint=_AGAIN)
         while True:
             try:
                 control.send(self._talk, order, descriptors or [])
@@ -269,7 +276,7 @@ class _Process:
         self._talk.close()
         self._process.kill()
         self._process.wait()
-        ended = Unavailable("the gateway's process has ended", hint="run again: it starts anew")
+        ended = Unavailable("the gateway's process has ended", hint=_AGAIN)
         for waiting in (*self._asked.values(), self._ready):
             if not waiting.done():
                 waiting.set_exception(ended)
@@ -314,10 +321,10 @@ def _launch(
         "do": "start",
         "authority": authority.to_dict(),
         "roots": (system_roots() + b"\n" + more_roots).decode("ascii", "replace"),
-        "allowed": settings.network_allowed,
-        "denied": list(settings.network_denied),
+        "allowed": "any" if settings.network_allowed == "any" else _hosts(settings.network_allowed),
+        "denied": _hosts(settings.network_denied),
         "private": _private(settings),
-        "names": dict(settings.network_names),
+        "names": {host_name(name): to for name, to in settings.network_names.items()},
         "namespace": settings.network_namespace,
         "limits": {
             "connections": settings.network_connections,
@@ -378,6 +385,11 @@ def _more_roots(settings: Settings) -> bytes:
         return settings.network_authorities.read_bytes()
     except OSError as error:
         raise Unavailable(f"settings.network_authorities cannot be read: {error}") from error
+
+
+def _hosts(patterns: Sequence[str]) -> list[str]:
+    """In their one spelling."""
+    return [host for rule in as_rules(patterns) for host in rule.hosts]
 
 
 def _private(settings: Settings) -> list[str]:

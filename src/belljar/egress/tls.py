@@ -6,6 +6,7 @@ import asyncio
 import ssl
 import struct
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from belljar.errors import InvalidRequest
 from belljar.network import host_name
@@ -110,20 +111,29 @@ async def ask(under: Stream, context: ssl.SSLContext, host: str) -> Tls:
     return stream
 
 
-async def hello(stream: Stream, first: bytes) -> tuple[str, bytes]:
-    """The name that a TLS handshake is for, and the bytes that were read to know it.
+_seen_names: WeakKeyDictionary[ssl.SSLObject, list[str | None]] = WeakKeyDictionary()
 
-    OpenSSL reads it: a server without a certificate, which stops once the name is known."""
-    names: list[str | None] = []
 
-    def stop(_tls: object, name: str | None, _context: object) -> int:
-        names.append(name)
+def _looking() -> ssl.SSLContext:
+    def stop(tls: ssl.SSLObject, name: str | None, _context: object) -> int:
+        _seen_names[tls].append(name)
         return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.sni_callback = stop
+    return context
+
+
+_LOOKING = _looking()
+
+
+async def hello(stream: Stream, first: bytes) -> tuple[str, bytes]:
+    """The name that a TLS handshake is for, and the bytes that were read to know it.
+
+    OpenSSL reads it: a server without a certificate, which stops once the name is known."""
     incoming = ssl.MemoryBIO()
-    looking = context.wrap_bio(incoming, ssl.MemoryBIO(), server_side=True)
+    looking = _LOOKING.wrap_bio(incoming, ssl.MemoryBIO(), server_side=True)
+    names = _seen_names[looking] = []
     seen = bytearray()
     piece = first
     while True:
