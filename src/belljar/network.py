@@ -17,6 +17,8 @@ from belljar.errors import InvalidRequest
 
 PORTS = (80, 443)
 """What a host without a port means."""
+PACKAGES = ":packages:"
+"""Among the hosts of a rule: those of the operator's package index, to be read only."""
 MOST_RULES = 100
 MOST_HOSTS = 256
 SHORTEST_SECRET = 8
@@ -55,7 +57,8 @@ def host_name(text: str) -> str:
 class Allow:
     """Hosts that code may reach: `Allow("api.example.com", "*.example.org:443", methods=("GET",))`.
 
-    `*.` stands for every name below, not for the name itself. Without a port: 80 and 443."""
+    `*.` stands for every name below, not for the name itself. Without a port: 80 and 443.
+    ":packages:" stands for the operator's package index."""
 
     hosts: tuple[str, ...]
     methods: tuple[str, ...] = ()
@@ -289,7 +292,7 @@ def check_variable(name: object) -> str:
 def _ports(rule: Allow, host: str) -> set[int]:
     found: set[int] = set()
     for pattern in rule.hosts:
-        _, _, port = pattern.partition(":")
+        port = pattern.partition(":")[2] if pattern != PACKAGES else ""
         if _names(pattern, host, int(port) if port else PORTS[0]):
             found |= {int(port)} if port else set(PORTS)
     return found
@@ -298,6 +301,8 @@ def _ports(rule: Allow, host: str) -> set[int]:
 def _pattern(host: object) -> str:
     if not isinstance(host, str):
         _not_rules(host)
+    if host == PACKAGES:
+        return host
     name, colon, port = host.strip().partition(":")
     if colon and not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
         raise InvalidRequest(
@@ -314,6 +319,8 @@ def _pattern(host: object) -> str:
 
 
 def _names(pattern: str, host: str, port: int) -> bool:
+    if pattern == PACKAGES:
+        return False  # policy puts names in its place
     name, _, only = pattern.partition(":")
     if port not in ((int(only),) if only else PORTS):
         return False

@@ -14,7 +14,7 @@ from belljar.engines.base import DoorEngine, Doors, Engine
 from belljar.errors import BelljarError, NetworkRefused, TrailError
 from belljar.model import Request, Result
 from belljar.network import Egress, Rules, Secret
-from belljar.policy.network import check_change, check_network
+from belljar.policy.network import check_change, check_network, most_of
 from belljar.sandbox import Order
 from belljar.settings import Settings
 from belljar.trail.entry import Entry
@@ -43,7 +43,9 @@ class Network:
         from belljar.egress.gateway import Gateway  # few runs have a network
 
         if self._gateway is None:
-            self._gateway = Gateway(self._settings)
+            settings = self._settings
+            most = most_of(settings)
+            self._gateway = Gateway(dataclasses.replace(settings, network_allowed=most))
         rules = cast(Rules, request.network)
         outlet = Outlet(self._settings, rules, request.secrets, entry, self._on_egress)
         outlet.lease = await self._gateway.open(rules, request.secrets, on_egress=outlet.tried)

@@ -11,6 +11,8 @@ from typing import Literal
 from belljar.errors import InvalidRequest
 from belljar.model import GIB, MIB, Limits
 
+NETWORK_TUPLES = ("network_denied", "network_private", "package_hosts")
+
 
 def default_home() -> Path:
     """`BELLJAR_HOME`, or the XDG data directory."""
@@ -23,6 +25,12 @@ def default_home() -> Path:
 def default_trail() -> str:
     """`BELLJAR_TRAIL`, or none."""
     return os.environ.get("BELLJAR_TRAIL", "")
+
+
+def default_index() -> str:
+    """The one that uv is told to use, if it is told by a variable."""
+    names = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
+    return next((found for name in names if (found := os.environ.get(name))), "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +78,10 @@ class Settings:
     """The longest that resolving and installing a set may take."""
     layers_bytes: int = 20 * GIB
     """What all sets together may take on disk; then no new one is built."""
+    package_index: str = field(default_factory=default_index)
+    """The index that ":packages:" in `network=` stands for; https://HOST/simple/."""
+    package_hosts: tuple[str, ...] = ()
+    """Further hosts that its files are on."""
     trail: str = field(default_factory=default_trail)
     """Where every attempt is written before it runs and completed after (P2): sqlite:///FILE or
     postgresql+psycopg://USER@HOST/DATABASE; empty: nowhere."""
@@ -143,7 +155,7 @@ class Settings:
                 f'settings.trail_sync: must be "normal" or "full", not {self.trail_sync!r}'
             )
         anything = ("packages_allowed", "network_allowed")
-        for name in ("required", "engines", *anything, "network_denied", "network_private"):
+        for name in ("required", "engines", *anything, *NETWORK_TUPLES):
             value = getattr(self, name)
             if isinstance(value, str) and not (name in anything and value == "any"):
                 raise InvalidRequest(

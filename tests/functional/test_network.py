@@ -134,7 +134,8 @@ def trail_url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def jar(site: Site, trail_url: str) -> Iterator[belljar.Belljar]:
-    with belljar.Belljar(site.settings(trail=trail_url, pool_size=0)) as jar:
+    index = site.url("/simple/")
+    with belljar.Belljar(site.settings(trail=trail_url, pool_size=0, package_index=index)) as jar:
         yield jar
 
 
@@ -157,7 +158,11 @@ def box(jar: belljar.Belljar, site: Site) -> Iterator[belljar.Sandbox]:
     """With the packages of this interpreter to import."""
     packages = Path(sysconfig.get_path("purelib"))
     with belljar.Sandbox(
-        jar, engine="jail", network=site.rule(), inputs={"site": packages}, timeout_s=100
+        jar,
+        engine="jail",
+        network=(site.rule(), ":packages:"),
+        inputs={"site": packages},
+        timeout_s=100,
     ) as box:
         yield box
 
@@ -222,7 +227,7 @@ def test_n1_curl_and_git(box: belljar.Sandbox, site: Site, tmp_path: Path) -> No
         assert result.stdout == wanted, result.stderr
 
 
-def test_n1_pip_installs_from_an_index_that_is_named(box: belljar.Sandbox, site: Site) -> None:
+def test_n1_pip_installs_from_the_operators_index(box: belljar.Sandbox, site: Site) -> None:
     index = site.folder / "simple" / "tiny"
     index.mkdir(parents=True)
     with zipfile.ZipFile(index / "tiny-1.0-py3-none-any.whl", "w") as wheel:
@@ -232,7 +237,7 @@ def test_n1_pip_installs_from_an_index_that_is_named(box: belljar.Sandbox, site:
         wheel.writestr("tiny-1.0.dist-info/RECORD", "")
     (index / "index.html").write_text('<a href="tiny-1.0-py3-none-any.whl">tiny</a>')
     arguments = ["install", "-q", "--disable-pip-version-check", "--target", "/workspace/found"]
-    arguments += ["--index-url", site.url("/simple/"), "tiny"]
+    arguments += ["tiny"]
     code = f"from pip._internal.cli.main import main; sys.exit(main({arguments!r}))"
     result = box.exec(python(code))
     assert result.exit_code == 0, result.stdout + result.stderr

@@ -14,9 +14,9 @@ from belljar.engines.base import Capabilities
 from belljar.engines.choice import Wanted, check, choose, lacks
 from belljar.errors import InvalidRequest, InvalidVariable, NetworkRefused, Unsupported
 from belljar.model import Request
-from belljar.network import Allow, Secret
+from belljar.network import Allow, Secret, rules
 from belljar.policy.decide import decide
-from belljar.policy.network import check_inside, check_network
+from belljar.policy.network import check_inside, check_network, most_of
 from belljar.runtimes import languages
 from belljar.settings import Settings
 
@@ -198,3 +198,48 @@ def test_i6_only_a_wall_with_a_way_to_the_gateway_gets_a_run_with_rules() -> Non
     with pytest.raises(Unsupported, match="wasm cannot give a network") as refusal:
         check("wasm", unable, wanted(network=True), others=lambda: [("jail", able)])
     assert "jail" in refusal.value.hint
+
+
+# -- packages --------------------------------------------------------------------------------------
+
+INDEX = settings(
+    package_index="https://index.example/simple/", package_hosts=("files.example:443",)
+)
+
+
+def test_n1_the_word_for_the_index_is_its_hosts_to_be_read() -> None:
+    asked = judge(INDEX, network=[":packages:", "api.example.com"])
+    index = Allow("index.example:443", "files.example:443", methods=("GET", "HEAD"))
+    assert asked.network == (API, index)
+    assert asked.env["PIP_INDEX_URL"] == asked.env["UV_INDEX_URL"] == INDEX.package_index
+    assert judge(INDEX, network=Allow(":packages:", "api.example.com")).network == (API, index)
+    assert judge(INDEX, network=API).env == {}
+    given = {"PIP_INDEX_URL": "https://other.example/"}
+    assert (
+        judge(INDEX, network=":packages:", env=given).env["PIP_INDEX_URL"].startswith("https://o")
+    )
+
+
+def test_n1_the_word_is_granted_as_a_word_or_by_its_hosts() -> None:
+    for allowed in ((":packages:",), ("index.example", "files.example:443"), "any"):
+        limited = dataclasses.replace(INDEX, network_allowed=allowed)  # type: ignore[arg-type]
+        assert judge(limited, network=":packages:").network
+    assert most_of(dataclasses.replace(INDEX, network_allowed=(":packages:", "a.example"))) == (
+        *("a.example", "index.example:443"),
+        "files.example:443",
+    )
+    for allowed in ((), ("index.example",), ("api.example.com",)):
+        with pytest.raises(NetworkRefused):
+            judge(dataclasses.replace(INDEX, network_allowed=allowed), network=":packages:")
+    check_inside(rules(":packages:"), (":packages:",), setting="x")
+    with pytest.raises(NetworkRefused):
+        check_inside(rules([":packages:", "a.example"]), (":packages:",), setting="x")
+
+
+@pytest.mark.parametrize(
+    "index", ["", "http://a.example/", "https://me:pw@a.example/", "https://", "x"]
+)
+def test_n1_an_index_that_is_none_or_holds_a_password_is_told(index: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"package_index|none is set") as refusal:
+        judge(settings(package_index=index), network=":packages:")
+    assert "pw" not in str(refusal.value)

@@ -103,7 +103,7 @@ def decide(
     files, file_folders = _files("files", request.files, reserved=language.file_name)
     inputs, input_folders = _files("inputs", request.inputs)
     sizes = [code_bytes, *map(len, files.values()), *map(len, inputs.values())]
-    network, secrets = _network(request, settings, env)
+    network, secrets, env = _network(request, settings, env)
     _check_disk(sizes, folders=len(file_folders) + len(input_folders), limits=limits)
 
     return Decision(
@@ -238,18 +238,22 @@ def _packages(given: object, language: str) -> tuple[str, ...]:
 
 
 def _network(
-    request: Request, settings: Settings, env: Mapping[str, str]
-) -> tuple[tuple[Allow, ...], dict[str, Secret]]:
+    request: Request, settings: Settings, env: dict[str, str]
+) -> tuple[tuple[Allow, ...], dict[str, Secret], dict[str, str]]:
     if not request.network and request.secrets == {}:
-        return (), {}
-    from belljar.policy.network import check_environment, check_network, check_secrets
+        return (), {}, env
+    from belljar.network import rules
+    from belljar.policy import network
 
-    found = check_network(request.network, settings)
+    found = network.check_network(request.network, settings)
     if found:
-        check_environment(env)
+        network.check_environment(env)
         if request.language_level == "restricted":
             raise Unsupported("network: restricted Python has none", hint="leave out either")
-    return found, check_secrets(request.secrets, found, env)
+    secrets = network.check_secrets(request.secrets, found, env)
+    if found and network.names_packages(rules(request.network)):
+        env = {**network.package_variables(settings), **env}
+    return found, secrets, env
 
 
 def _files(

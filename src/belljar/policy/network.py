@@ -7,9 +7,11 @@ too many is refused, so that what a caller was granted is what the rules say.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Literal
+from urllib.parse import urlsplit
 
 from belljar.errors import InvalidRequest, InvalidVariable, NetworkRefused
-from belljar.network import PORTS, Allow, Rules, Secret, check_variable, rules
+from belljar.network import PACKAGES, PORTS, Allow, Rules, Secret, check_variable, rules
 from belljar.policy.quote import quote
 from belljar.policy.variables import refusal
 from belljar.settings import Settings
@@ -27,15 +29,73 @@ RESERVED = frozenset({
 
 def check_network(asked: object, settings: Settings) -> Rules:
     """The rules, or NetworkRefused with the host that is not to be had."""
-    found = rules(asked)
-    if not found:
+    given = rules(asked)
+    if not given:
         return ()
-    check_inside(found, settings.network_allowed, setting="network_allowed")
+    most = settings.network_allowed
+    found = _without_word(given)
+    check_inside(found, most, setting="network_allowed")
+    if names_packages(given):
+        index = packages(settings)
+        if PACKAGES not in most:
+            check_inside((index,), most, setting="network_allowed")
+        found += (index,)
     denied = _patterns("network_denied", settings.network_denied)
     for pattern, name, port in _named(found):
         if _inside(name, port, denied):
             raise NetworkRefused(f"network: the operator denies {pattern!r} to everybody")
     return found
+
+
+def names_packages(given: Rules) -> bool:
+    return any(PACKAGES in rule.hosts for rule in given)
+
+
+def packages(settings: Settings) -> Allow:
+    """What ":packages:" stands for: the operator's index and where its files are, to be read."""
+    index = settings.package_index
+    try:
+        parts = urlsplit(index)
+        port = parts.port or 443
+    except ValueError:
+        parts, port = urlsplit(""), 0
+    if not index:
+        raise NetworkRefused(
+            f"network: {PACKAGES} stands for the operator's package index, and none is set",
+            hint="the setting is package_index",
+        )
+    if parts.scheme != "https" or not parts.hostname or "@" in parts.netloc:
+        raise InvalidRequest(
+            "settings.package_index: must be https://HOST/PATH, without a name and a password",
+            hint="what stands in it can be read inside",
+        )
+    return Allow(f"{parts.hostname}:{port}", *settings.package_hosts, methods=("GET", "HEAD"))
+
+
+def package_variables(settings: Settings) -> dict[str, str]:
+    """By which installers find the index."""
+    names = ("PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX")
+    return dict.fromkeys(names, settings.package_index)
+
+
+def most_of(settings: Settings) -> tuple[str, ...] | Literal["any"]:
+    """`network_allowed` in names of hosts alone, for the gateway."""
+    most = settings.network_allowed
+    if most == "any" or PACKAGES not in most:
+        return most
+    named = packages(settings).hosts if settings.package_index else ()
+    return (*(host for host in most if host != PACKAGES), *named)
+
+
+def _without_word(given: Rules) -> Rules:
+    found = []
+    for rule in given:
+        if PACKAGES not in rule.hosts:
+            found.append(rule)
+        elif hosts := [host for host in rule.hosts if host != PACKAGES]:
+            more = {"methods": rule.methods, "paths": rule.paths, "inspect": rule.inspect}
+            found.append(Allow(*hosts, **more))  # type: ignore[arg-type]
+    return tuple(found)
 
 
 def check_inside(
@@ -126,6 +186,9 @@ def _named(found: Rules) -> Iterator[tuple[str, str, int]]:
     """(pattern, its name without the port, each port) of all rules."""
     for rule in found:
         for pattern in rule.hosts:
+            if pattern == PACKAGES:
+                yield pattern, pattern, PORTS[1]
+                continue
             name, _, only = pattern.partition(":")
             for port in (int(only),) if only else PORTS:
                 yield pattern, name, port
@@ -133,6 +196,10 @@ def _named(found: Rules) -> Iterator[tuple[str, str, int]]:
 
 def _inside(name: str, port: int, most: Iterable[str]) -> bool:
     for pattern in most:
+        if PACKAGES in (pattern, name):
+            if pattern == name:
+                return True
+            continue
         top, _, only = pattern.partition(":")
         if port not in ((int(only),) if only else PORTS):
             continue
