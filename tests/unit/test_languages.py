@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -151,3 +153,26 @@ def test_a_plug_in_cannot_replace_a_built_in_language(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(importlib.metadata, "entry_points", refuse)
     assert languages.get("python").name == "python"
+
+
+def test_f2_who_asks_for_what_does_not_exist_has_it_looked_for_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It takes milliseconds; and what is installed meanwhile is found."""
+    looked = 0
+
+    def entry_points(**_: str) -> tuple[()]:
+        nonlocal looked
+        looked += 1
+        return ()
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    for number in range(50):
+        with pytest.raises(UnknownLanguage):
+            languages.get(f"no-{number}")
+    assert looked == 1
+    os.utime(tmp_path, ns=(1, 1))  # as an installation changes the folder
+    with pytest.raises(UnknownLanguage):
+        languages.get("ruby")
+    assert looked == 2

@@ -6,14 +6,20 @@ Another package can add one. It offers a `Language` under the entry point group
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from belljar.errors import UnknownLanguage
 from belljar.model import MIB, Limits
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINT_GROUP = "belljar.languages"
 WORKSPACE = "/workspace"
@@ -229,16 +235,36 @@ def get(name: str) -> Language:
 
 def names() -> list[str]:
     """Every language by its own name: those built in, then those that other packages add."""
-    from importlib.metadata import entry_points
-
-    added = entry_points(group=ENTRY_POINT_GROUP).names
+    added = {entry.name for entry in _entry_points()}
     return [*(language.name for language in BUILT_IN), *sorted(added - _BY_NAME.keys())]
 
 
-def _from_entry_point(name: str) -> Language | None:
-    from importlib.metadata import entry_points  # costs as much as a whole run; rarely needed
+def _entry_points() -> tuple[EntryPoint, ...]:
+    """Of other packages. Looking for them costs as much as a whole run, and whoever asks a server
+    for languages that do not exist would have it looked for each time: so only once, until
+    something is installed."""
+    from importlib.metadata import entry_points
 
-    for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
+    places = tuple((path, _changed(path)) for path in sys.path)
+    return _looked_for(entry_points, places)
+
+
+@functools.lru_cache(maxsize=1)
+def _looked_for(entry_points: Callable[..., Any], places: object) -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=ENTRY_POINT_GROUP))
+
+
+def _changed(path: str) -> int:
+    try:
+        return os.stat(path or ".").st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _from_entry_point(name: str) -> Language | None:
+    for entry in _entry_points():
+        if entry.name != name:
+            continue
         hint = "mend or uninstall the package that adds it"
         try:
             language = entry.load()
