@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests import world as worlds
 from tests.world.names import rebinding
 from tests.world.place import GATEWAY, SERVER, SERVER_6, World

@@ -135,7 +135,7 @@ class Servers:
         visit.heads.append(head)
         visit.bodies.append(b"")
         path = urllib.parse.urlsplit(visit.target).path
-        if b"upgrade: websocket" in head.lower():
+        if b"upgrade: websocket" in head.lower() and not path.startswith("/raw/"):
             await self._websocket(reader, writer, visit)
             return False
         if path != "/deaf":

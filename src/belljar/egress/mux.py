@@ -18,6 +18,7 @@ window or after CLOSE, credit beyond 65,536. The guest is hostile.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -30,6 +31,8 @@ _HEADER = struct.Struct(">BII")
 _CREDIT = struct.Struct(">I")
 _MOST_WAITING_BYTES = 262_144
 """On their way to the guest; connections that have more to say wait."""
+_MOST_UNREAD_BYTES = 8 << 20
+"""More than all connections together may have to say: who lets so much lie never reads."""
 _READ_BYTES = 262_144
 
 
@@ -167,6 +170,9 @@ class Wire:
     def post(self, kind: int, number: int, payload: bytes = b"") -> None:
         self._out += _HEADER.pack(kind, number, len(payload)) + payload
         self._more.set()
+        if len(self._out) > _MOST_UNREAD_BYTES:
+            self._out.clear()
+            self._cut()
 
     async def drained(self) -> None:
         while len(self._out) > _MOST_WAITING_BYTES and self._socket.fileno() >= 0:
@@ -175,6 +181,11 @@ class Wire:
 
     def forget(self, number: int) -> None:
         self._lanes.pop(number, None)
+
+    def _cut(self) -> None:
+        """Wakes whoever reads, who then ends everything."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     async def _write(self) -> None:
         loop = asyncio.get_running_loop()
@@ -188,8 +199,7 @@ class Wire:
             try:
                 await loop.sock_sendall(self._socket, data)
             except OSError:
-                # wakes whoever reads, who then ends everything
-                self._socket.shutdown(socket.SHUT_RDWR)
+                self._cut()
                 return
 
     async def _read(self, first: bytes) -> None:

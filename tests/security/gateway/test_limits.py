@@ -1,0 +1,239 @@
+"""N1: what one sandbox can use up is bounded, and is its own."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from belljar.network import Allow
+from tests.world.place import World
+from tests.world.ways import PATIENCE_S, Gate, Way, ended, eventually, reply, resident_bytes
+
+HOST = "api.example.com"
+MIB = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def gate(world: World) -> Iterator[Gate]:
+    """Small limits, so that they are met soon."""
+    with Gate(
+        world,
+        network_connections=8,
+        network_bytes=32 * MIB,
+        network_idle_s=2.0,
+        network_connection_s=5.0,
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def bystander(gate: Gate) -> Iterator[Way]:
+    with gate.open(Allow(HOST)) as opened:
+        yield opened
+        eventually(lambda: opened.get(HOST).status == 200)
+
+
+def start(path: str, more: str = "") -> bytes:
+    return f"GET http://{HOST}{path} HTTP/1.1\r\nHost: {HOST}\r\n{more}\r\n".encode()
+
+
+def test_connections_at_once(way: Way, bystander: Way) -> None:
+    """All places taken by requests that get no answer: more are refused, others' are free."""
+    taken = [way.dial() for _ in range(8)]
+    for connection in taken:
+        connection.sendall(start("/deaf"))
+    eventually(lambda: len(way.world.visits) == 8)
+    more = [way.dial() for _ in range(20)]
+    for connection in more:
+        connection.sendall(start("/hello"))
+    eventually(lambda: bystander.get(HOST).status == 200)
+    # As many as there are places wait for one; the others are told so at once.
+    way.told(lambda one: one.verdict == "refused" and "connections" in one.why, count=12)
+    assert sum(reply(connection).status == 503 for connection in more) >= 12
+    for connection in taken + more:
+        connection.close()
+
+
+def test_bytes_received(way: Way, bystander: Way) -> None:
+    answer = way.get(HOST, "/big")
+    assert not answer.whole and len(answer.body) <= 32 * MIB
+    way.told(lambda one: one.verdict == "refused" and "bytes" in one.why)
+    assert way.get(HOST).status == 403  # for the rest of its life
+
+
+def test_bytes_sent(way: Way, bystander: Way, world: World) -> None:
+    with way.dial() as connection:
+        connection.sendall(start("/x", f"Content-Length: {100 * MIB}\r\n"))
+        with contextlib.suppress(OSError):
+            for _ in range(1600):
+                connection.sendall(b"x" * 65536)
+    way.told(lambda one: one.verdict == "refused" and "bytes" in one.why)
+    assert sum(visit.received_bytes for visit in world.visits) <= 32 * MIB
+
+
+def test_slow_reader(gate: Gate, way: Way, bystander: Way) -> None:
+    """Who asks for much and reads nothing costs a few buffers, for a while."""
+    before = resident_bytes(gate.pid)
+    connections = [way.dial() for _ in range(8)]
+    for connection in connections:
+        connection.sendall(start("/big"))
+    way.told(lambda one: one.verdict == "failed", count=8)
+    assert resident_bytes(gate.pid) < before + 64 * MIB
+    for connection in connections:
+        connection.close()
+
+
+def test_slow_writers(way: Way, bystander: Way) -> None:
+    """A head, a body, a handshake and a tunnel that never come to their end."""
+    beginnings = {
+        "head": start("/hello")[:-2],
+        "body": start("/x", "Content-Length: 10\r\n") + b"x",
+        "chunk": start("/x", "Transfer-Encoding: chunked\r\n") + b"5\r\nx",
+        "tunnel": f"CONNECT {HOST}:443 HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode(),
+        "handshake": f"CONNECT {HOST}:443 HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode() + b"\x16\3\1",
+        "socks": b"\x05\x01",
+        "nothing": b"",
+    }
+    connections = []
+    for data in beginnings.values():
+        connection = way.dial()
+        connection.sendall(data)
+        connections.append(connection)
+    assert all(ended(connection) for connection in connections)
+
+
+def test_a_trickle(way: Way, bystander: Way) -> None:
+    """A byte now and then is a sign of life, but not forever."""
+    connection = way.dial()
+    connection.sendall(start("/x", "Content-Length: 1000\r\n"))
+    with pytest.raises(OSError):
+        for _ in range(200):
+            connection.sendall(b"x")
+            time.sleep(0.3)
+    way.told(lambda one: one.verdict == "failed" and "longer" in one.why)
+
+
+def test_servers_that_do_not_answer(way: Way, bystander: Way) -> None:
+    assert way.get(HOST, "/deaf").status in (0, 502, 504)
+    way.told(lambda one: one.verdict == "failed")
+
+
+def test_the_pace_of_requests(world: World) -> None:
+    """Slowed down, and beyond that turned away; never more than the bucket holds."""
+    with Gate(world, network_requests_per_s=5.0) as gate, gate.open(Allow(HOST)) as way:
+        began = time.monotonic()
+        threads = [threading.Thread(target=way.get, args=(HOST,)) for _ in range(15)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        seconds = time.monotonic() - began
+        assert len(world.visits) <= 5 + 5 * seconds + 1
+
+
+@pytest.mark.slow
+def test_a_flood_of_refusals_is_counted(way: Way) -> None:
+    """After a thousand, those that are alike are one record; none is lost."""
+    for _ in range(1300):
+        with way.dial() as connection:
+            connection.sendall(b"CONNECT other.example.com:443 HTTP/1.1\r\nHost: x.y\r\n\r\n")
+            connection.recv(1000)
+    way.stopped(count=1300)
+    assert len(way.egress) < 1290
+
+
+def test_a_lease_that_ends_cuts_everything(gate: Gate, world: World) -> None:
+    way = gate.open(Allow(HOST), Allow(HOST, "blind.wild.example.com", inspect=False))
+    world.answers("blind.wild.example.com")
+    waiting = way.dial()
+    waiting.sendall(start("/deaf"))
+    tunnel = way.secure("blind.wild.example.com:443", context=_careless())
+    resting = way.dial()
+    eventually(lambda: len(world.visits) == 2)
+    way.close()
+    told = [one for one in way.egress if one.host]
+    assert {one.host for one in told} == {HOST, "blind.wild.example.com"}
+    assert [ended(connection) for connection in (waiting, tunnel, resting)] == [True] * 3
+    eventually(lambda: all(visit.ended.is_set() for visit in world.visits if visit.name))
+    with pytest.raises(OSError):
+        way.dial()
+
+
+def test_a_lease_that_ends_at_once_leaves_nothing(gate: Gate) -> None:
+    """A connection that has just been accepted, of which nothing was done yet, is closed, too."""
+    folder = Path(f"/proc/{gate.pid}/fd")
+    before = len(list(folder.iterdir()))
+    for _ in range(20):
+        way = gate.open(Allow(HOST))
+        connection = way.dial()
+        way.close()
+        assert ended(connection)
+    eventually(lambda: len(list(folder.iterdir())) <= before)
+
+
+def test_a_change_of_rules_cuts_what_they_do_not_name(gate: Gate, world: World) -> None:
+    other = "other.wild.example.com"
+    world.answers(other)
+    with gate.open(Allow(HOST), Allow(other)) as way:
+        stays, goes = way.secure(f"{HOST}:443"), way.dial()
+        goes.sendall(start("/deaf").replace(HOST.encode(), other.encode()))
+        kept = way.dial()  # alive between two requests to what is not allowed any more
+        kept.sendall(start("/hello").replace(HOST.encode(), other.encode()))
+        assert reply(kept).status == 200
+        eventually(lambda: len(world.visits) >= 2)
+        way.change(Allow(HOST))
+        assert ended(goes)
+        kept.sendall(start("/hello").replace(HOST.encode(), other.encode()))
+        assert reply(kept).status in (0, 403)
+        stays.sendall(f"GET /hello HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+        assert reply(stays).status == 200
+        assert way.get(other).status == 403
+        way.change()
+        stays.sendall(f"GET /hello HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+        assert reply(stays).status in (0, 403)
+        way.stopped(count=3)
+
+
+@pytest.mark.slow
+def test_10_000_connections(world: World) -> None:
+    """At once, from one sandbox: bounded memory, no descriptor too many, others are served."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 20_000), hard))
+    try:
+        with Gate(world) as gate, gate.open(Allow(HOST)) as way, gate.open(Allow(HOST)) as other:
+            assert other.get(HOST).status == 200
+            before = resident_bytes(gate.pid)
+            connections: list[socket.socket] = []
+            for number in range(10_000):
+                try:
+                    connection = way.dial(timeout_s=0.5)
+                    connection.setblocking(False)
+                    connection.send(start("/deaf" if number % 2 else "/hello"))
+                except OSError:
+                    continue  # no room to wait in is a bound, too
+                connections.append(connection)
+                if number % 1000 == 0:
+                    assert other.get(HOST).status == 200
+            assert resident_bytes(gate.pid) < before + 128 * MIB
+            assert len(world.visits) < 10_000
+            for connection in connections:
+                connection.close()
+            assert other.get(HOST).status == 200
+            eventually(lambda: way.get(HOST).status == 200, within_s=3 * PATIENCE_S)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _careless() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
