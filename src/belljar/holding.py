@@ -142,12 +142,18 @@ class Held:
             raise
         return True
 
+    async def connected(self) -> None:
+        """Its way to the network is there, if it has one."""
+        if self.outlet:
+            await self.outlet.revive(self.engine, self.conversation)
+
     async def set_network(self, asked: object) -> None:
         """Other rules for a sandbox that was made with some."""
         if self.outlet is None:
             raise Unsupported(
                 "network: this sandbox was made without one", hint="make it with network=Allow(…)"
             )
+        await self.connected()
         await self.outlet.change(asked, self.engine, self.conversation)
 
     async def release(self) -> None:

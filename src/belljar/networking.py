@@ -48,6 +48,7 @@ class Network:
             self._gateway = Gateway(dataclasses.replace(settings, network_allowed=most))
         rules = cast(Rules, request.network)
         outlet = Outlet(self._settings, rules, request.secrets, entry, self._on_egress)
+        outlet.gateway = self._gateway
         outlet.lease = await self._gateway.open(rules, request.secrets, on_egress=outlet.tried)
         return outlet
 
@@ -71,6 +72,7 @@ class Network:
 class Outlet:
     """One sandbox's way out; branches of a kept sandbox share it."""
 
+    gateway: Gateway
     lease: Lease
 
     def __init__(
@@ -123,6 +125,20 @@ class Outlet:
         """A kept sandbox that is there and whose wall has no doors."""
         if not engine.capabilities.doors:
             await talk.open_doors(self._doors())
+
+    async def revive(self, engine: Engine, talk: Conversation) -> None:
+        """A kept sandbox whose gateway was lost gets the next one. Not with secrets: the code holds
+        placeholders that nobody else knows, and reaches nothing any more."""
+        if not self.lease.lost or self._secrets:
+            return
+        async with self._turn:
+            if not self.lease.lost:
+                return
+            self.lease = await self.gateway.open(self.rules, on_egress=self.tried)
+            if engine.capabilities.doors:
+                await cast(DoorEngine, engine).open_doors(talk.wall, self._doors())
+            else:
+                await talk.open_doors(self._doors())
 
     async def change(self, asked: object, engine: Engine, talk: Conversation) -> None:
         """Other rules, from now on; what they do not allow is cut."""

@@ -6,11 +6,14 @@ from __future__ import annotations
 import dataclasses
 import http.server
 import json
+import os
 import random
+import signal
 import ssl
 import subprocess
 import sysconfig
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -359,6 +362,36 @@ def test_n1_a_sandbox_that_was_made_without_a_network_gets_none(jar: belljar.Bel
         with pytest.raises(Unsupported, match="made without one"):
             box.set_network("a.example")
         assert box.network == ()
+
+
+def test_n1_a_gateway_that_was_killed_is_followed_by_another(site: Site) -> None:
+    get = f"URLS = [{site.plain_url('/hello')!r}]{TRY}"
+    with belljar.Belljar(site.settings(pool_size=0)) as jar:
+        with belljar.Sandbox(jar, engine="jail", network=site.rule()) as box:
+            assert box.run(get).stdout == "200\n"
+            service = jar.asynchronous._service  # type: ignore[union-attr]
+            gateway = service._network._gateway._process._process.pid  # type: ignore[union-attr]
+            os.kill(gateway, signal.SIGKILL)
+            while jar.portal().call(_lost(box)) is False:
+                time.sleep(0.01)
+            assert box.run(get).stdout == "200\n"
+            box.set_network(None)
+            assert "403" in box.run(get).stdout
+        assert jar.run(get, engine="jail", network=site.rule()).stdout == "200\n"
+
+
+async def _lost(box: belljar.Sandbox) -> bool:
+    held = box._opened()._held
+    assert held and held.outlet
+    return held.outlet.lease.lost
+
+
+def test_i6_an_engine_with_a_network_is_chosen_and_one_without_is_refused(
+    jar: belljar.Belljar,
+) -> None:
+    assert jar.run("print(1)", need="network").engine == "jail"
+    with pytest.raises(Unsupported, match="cannot give a network"):
+        jar.run("print(1)", engine="wasm", network="a.example")
 
 
 # -- secrets ---------------------------------------------------------------------------------------

@@ -54,6 +54,14 @@ _CA_VARIABLES = (
     "DENO_CERT",
 )
 
+_VARIABLES = {
+    "PATH": "/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "HOME": "/",
+    # A name of a rule is whole: without this a search list could complete it to another one.
+    "LOCALDOMAIN": ".",
+}
+
 OnEgress = Callable[[Egress], None]
 
 
@@ -154,6 +162,11 @@ class Lease:
             ours.close()
             raise
         return ours
+
+    @property
+    def lost(self) -> bool:
+        """Its process has ended, and every way out with it."""
+        return not self._process.alive
 
     async def change(self, given: Rules) -> None:
         """From now on these rules. What they do not allow is cut."""
@@ -345,7 +358,7 @@ def _launch(
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=complaints,
-                env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/"},
+                env=_VARIABLES,
                 cwd="/",
                 start_new_session=True,
                 pass_fds=(descriptor,),

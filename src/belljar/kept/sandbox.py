@@ -160,6 +160,7 @@ class Sandbox:
         """Runs `code` after everything that ran before."""
         attempt = await self._entry("run", code=code, timeout_s=timeout_s, stdin=stdin)
         async with attempt as entry, self._taking_turns():
+            await self._usable().connected()
             started = self._begin(code, timeout_s, stdin, on_event, entry)
             try:
                 return await entry.end(await self._with_egress(entry, await started.result()))
@@ -172,6 +173,7 @@ class Sandbox:
         """As `run`, but yields what happens while it happens; the last event has the result."""
         attempt = await self._entry("run", code=code, timeout_s=timeout_s, stdin=stdin)
         async with attempt as entry, self._taking_turns():
+            await self._usable().connected()
             started = self._begin(code, timeout_s, stdin, None, entry)
             try:
                 async for event in started.happening():
