@@ -21,13 +21,13 @@ from rich.progress import track
 from belljar import Belljar, Settings
 from belljar.environments import catalogue
 from belljar.environments.build import build
-from bench import contenders, kept, load, report, server, walls
+from bench import contenders, gateway, kept, load, report, server, walls
 from bench.contenders import BASE, DATA, Code
 from bench.timing import Absent, Contender, in_turns, percentile
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 CALLERS = (1, 2, 8, 50)
-PARTS = ("latency", "load", "footprint", "walls", "kept", "server")
+PARTS = ("latency", "load", "footprint", "walls", "kept", "server", "gateway")
 
 
 def arguments() -> argparse.Namespace:
@@ -76,6 +76,11 @@ def main() -> None:
             requests=100 if chosen.quick else 500, seconds=5.0 if chosen.quick else 60.0
         )
         if "server" in chosen.only
+        else {},
+        "gateway": gateway.measure(
+            rounds=chosen.rounds, requests=10_000 if chosen.quick else 100_000
+        )
+        if "gateway" in chosen.only
         else {},
     }
     report.show(numbers, console)

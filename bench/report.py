@@ -19,7 +19,11 @@ def show(numbers: Mapping[str, Any], console: Console) -> None:
         _footprint(numbers, console)
     for engine, wall in numbers["walls"].items():
         _wall(engine, wall, console)
-    for part, title in (("kept", "kept sandboxes"), ("server", "over HTTP: print(1)")):
+    for part, title in (
+        ("kept", "kept sandboxes"),
+        ("server", "over HTTP: print(1)"),
+        ("gateway", "through the gateway: GET of 6 bytes on loopback"),
+    ):
         if numbers[part]:
             _parts(numbers[part], title, console)
     _targets(numbers, console)

@@ -81,6 +81,10 @@ def _server(part: str, field: str, *, per: float = 1.0) -> Callable[[Numbers], f
     return lambda numbers: float(numbers["server"][part][field] / per)
 
 
+def _gateway(part: str, field: str, *, per: float = 1.0) -> Callable[[Numbers], float]:
+    return lambda numbers: float(numbers["gateway"][part][field] / per)
+
+
 def _ten_steps(numbers: Numbers) -> float:
     taken = numbers["kept"]["analysis"]
     return float(taken["kept_ms"] / taken["bare_ms"])
@@ -177,5 +181,22 @@ TARGETS = (
         text="50 clients: MB that the server grows in the last three quarters",
         most=20,
         measure=_server("load", "grown_bytes", per=1e6),
+    ),
+    Target(
+        text="gateway: ms added to a plain request of a sandbox, p50",
+        most=3,
+        measure=_gateway("from the jail", "plain, new: added ms, p50"),
+    ),
+    Target(
+        text="gateway: ms added with interception, p50",
+        most=10,
+        measure=_gateway("from the jail", "intercepted, new: added ms, p50"),
+    ),
+    Target(text="gateway: requests/s", least=300, measure=_gateway("many", "per_second")),
+    Target(text="gateway: failed requests", most=0, measure=_gateway("many", "failures")),
+    Target(
+        text="gateway: MB that it grows over 100,000 requests",
+        most=5,
+        measure=_gateway("many", "grown_bytes", per=1e6),
     ),
 )
