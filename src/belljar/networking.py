@@ -13,20 +13,19 @@ from belljar.conversation import Conversation
 from belljar.engines.base import DoorEngine, Doors, Engine
 from belljar.errors import BelljarError, NetworkRefused, TrailError
 from belljar.model import Request, Result
-from belljar.network import Egress, Rules, Secret
-from belljar.policy.network import check_change, check_network, most_of
 from belljar.sandbox import Order
 from belljar.settings import Settings
 from belljar.trail.entry import Entry
 
 if TYPE_CHECKING:
     from belljar.egress.gateway import Gateway, Lease
+    from belljar.network import Egress, Rules, Secret
 
 MOST_TOLD = 100
 """Attempts that a result has; the trail has all."""
 CLOSE_S = 10.0
 
-OnEgress = Callable[[Egress, str], None]
+OnEgress = Callable[["Egress", str], None]
 """With every attempt, of whatever sandbox, and its tenant."""
 
 
@@ -41,12 +40,13 @@ class Network:
     async def open(self, request: Request, entry: Entry) -> Outlet:
         """`entry`: what the attempts belong to."""
         from belljar.egress.gateway import Gateway  # few runs have a network
+        from belljar.policy.network import most_of
 
         if self._gateway is None:
             settings = self._settings
             most = most_of(settings)
             self._gateway = Gateway(dataclasses.replace(settings, network_allowed=most))
-        rules = cast(Rules, request.network)
+        rules = cast("Rules", request.network)
         outlet = Outlet(self._settings, rules, request.secrets, entry, self._on_egress)
         outlet.gateway = self._gateway
         outlet.lease = await self._gateway.open(rules, request.secrets, on_egress=outlet.tried)
@@ -142,6 +142,8 @@ class Outlet:
 
     async def change(self, asked: object, engine: Engine, talk: Conversation) -> None:
         """Other rules, from now on; what they do not allow is cut."""
+        from belljar.policy.network import check_change, check_network
+
         found = check_network(asked, self._settings)
         check_change(found, self._secrets)
         async with self._turn:

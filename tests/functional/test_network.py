@@ -3,6 +3,7 @@ have in common is in the conformance suite; what the gateway withstands, in test
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import http.server
 import json
@@ -565,3 +566,45 @@ def test_n1_the_command_line(
     out, err = capfd.readouterr()
     assert out.startswith("200\n"), err
     assert f"network: refused {OTHER}:{site.plain_port}: no rule allows {OTHER}" in err
+
+
+def test_a4_a_model_asks_for_hosts_of_the_operators_and_uses_his_secrets(site: Site) -> None:
+    """The tools by themselves: what a client of the protocol sees of them is in test_mcp.py."""
+    from belljar.mcp import arguments, tools
+    from belljar.mcp.host import Asked, LocalHost
+    from belljar.mcp.shelf import Shelf
+
+    names = site.rule().hosts
+    settings = site.settings(pool_size=0, network_allowed=names)
+    none = dataclasses.replace(settings, network_allowed=())
+    assert "network" not in arguments.schema(arguments.RunCode, none)["properties"]
+    offered = arguments.schema(arguments.RunCode, settings)["properties"]["network"]
+    assert names[0] in offered["description"]
+
+    async def main() -> list[Any]:
+        options = {"engine": "jail", "secrets": {"KEY": Secret(TOKEN, host=NAME)}}
+        host = LocalHost(belljar.aio.Belljar(settings), options=options)
+        shelf = Shelf(host, most=1)
+        call = tools.Call(host=host, shelf=shelf, asked=Asked(request_id="r"), loose=set())
+        key = "{'Authorization': 'Bearer ' + os.environ['KEY']}"
+        asked = f"u.Request({site.url('/echo')!r}, headers={key})"
+        code = f"import os, urllib.request as u\nu.urlopen({asked})"
+        try:
+            return [
+                await tools.run_code(call, arguments.RunCode(code=code, network=list(names))),
+                await tools.run_code(
+                    call, arguments.RunCode(code="import os\n'KEY' in os.environ")
+                ),
+                await tools.fetch_page(call, arguments.FetchPage(url=site.plain_url("/page.html"))),
+                await tools.fetch_page(call, arguments.FetchPage(url=site.plain_url("/data.bin"))),
+            ]
+        finally:
+            await host.close()
+
+    (site.folder / "page.html").write_text("<title>T</title><p>of a page")
+    (site.folder / "data.bin").write_bytes(bytes(100))
+    used, without, page, data = asyncio.run(main())
+    assert site.heard[-3] == ("/echo", f"Bearer {TOKEN}"), used
+    assert "False" in str(without.content)
+    assert not page.is_error and "of a page" in page.content[1].text
+    assert data.is_error and "not text" in data.content[0].text

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Literal
-from urllib.parse import urlsplit
 
 from belljar.errors import InvalidRequest, InvalidVariable, NetworkRefused
 from belljar.network import PACKAGES, PORTS, Allow, Rules, Secret, check_variable, rules
@@ -53,6 +52,8 @@ def names_packages(given: Rules) -> bool:
 
 def packages(settings: Settings) -> Allow:
     """What ":packages:" stands for: the operator's index and where its files are, to be read."""
+    from urllib.parse import urlsplit
+
     index = settings.package_index
     try:
         parts = urlsplit(index)

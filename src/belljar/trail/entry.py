@@ -10,12 +10,14 @@ import dataclasses
 import os
 from collections.abc import Awaitable
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from belljar.errors import Busy, Closed, InvalidRequest, TrailError
 from belljar.model import Caller, Request, Result
-from belljar.network import Egress
 from belljar.settings import Settings
+
+if TYPE_CHECKING:
+    from belljar.network import Egress
 
 INLINE_BYTES = 1 << 20
 """More than that is hashed on another thread: the loop has other runs to serve."""
