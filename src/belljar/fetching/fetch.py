@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from belljar.errors import EngineError, InvalidRequest
 from belljar.model import MIB, Result
-from belljar.network import Allow, Egress
+from belljar.network import PORTS, Allow, Egress
 
 MOST_BYTES = 2 * MIB
 MOST_CHARACTERS = 50_000
@@ -112,7 +112,7 @@ async def fetch(
 
 
 def _own_rule(url: object) -> Allow:
-    """The host of the address, on its port."""
+    """The host of the address, on its port, or on both of the usual ones."""
     if not isinstance(url, str) or len(url) > MOST_URL or not url.isprintable():
         raise InvalidRequest("address: must be a text", hint="for example https://example.com/page")
     try:
@@ -125,7 +125,9 @@ def _own_rule(url: object) -> Allow:
             f"address: {url[:80]!r} is no address of a page",
             hint="for example https://example.com/page",
         )
-    return Allow(f"{parts.hostname}:{port}", methods=("GET", "HEAD"))
+    # Pages lead from http to https: with the usual ports either will do.
+    host = parts.hostname if port in PORTS else f"{parts.hostname}:{port}"
+    return Allow(host, methods=("GET", "HEAD"))
 
 
 @cache
@@ -165,7 +167,7 @@ def _page(url: str, told: dict[str, Any], got: Result) -> Page:
     ):
         error = f"it is {kind[:80]!r}, not text"
     return Page(
-        url=_text(told, "url") or url,
+        url=_text(told, "url")[:MOST_URL] or url,
         status=status if type(status) is int and 0 <= status < 1000 else 0,
         content_type=kind[:200],
         redirects=_texts(told, "redirects"),
