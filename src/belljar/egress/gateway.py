@@ -3,45 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import os
-import select
 import socket
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
 
-from belljar.errors import BelljarError, Closed, InvalidRequest, Unavailable
-from belljar.network import Egress, Rules, Secret, host_name
-from belljar.network import rules as as_rules
-from belljar.runtimes.interpreter import base_interpreter
+from belljar.errors import Closed, InvalidRequest, Unavailable
+from belljar.network import Rules, Secret
 from belljar.settings import Settings
 
-from . import control
 from . import secrets as holding
-from .addresses import private
-from .authority import Authority, system_roots
+from .running import OnEgress, Running
 from .targets import transparent
 
 PROXY_PORT = 3128
 CA_FILE = ".belljar/ca.pem"
 """Below /data/input."""
 _CA_PATH = f"/data/input/{CA_FILE}"
-_START_S = 60.0
-_SEND_S = 5.0
-_ANSWER_S = 60.0
 _LOOPBACK = "127.0.0.1"
-_AGAIN = "run again: it starts anew"
-_PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
-_START = "import os; exec(os.read({control}, 4096))"
-_BOOT = """\
-import sys
-sys.path[:0] = {paths!r}
-from belljar.egress import process
-process.main({control})
-"""
 _CA_VARIABLES = (
     "SSL_CERT_FILE",
     "REQUESTS_CA_BUNDLE",
@@ -54,23 +31,13 @@ _CA_VARIABLES = (
     "DENO_CERT",
 )
 
-_VARIABLES = {
-    "PATH": "/usr/bin:/bin",
-    "LANG": "C.UTF-8",
-    "HOME": "/",
-    # A name of a rule is whole: without this a search list could complete it to another one.
-    "LOCALDOMAIN": ".",
-}
-
-OnEgress = Callable[[Egress], None]
-
 
 class Gateway:
     """One per service. Its process starts with the first lease, and anew if it is lost."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._process: _Process | None = None
+        self._process: Running | None = None
         self._turn = asyncio.Lock()
         self._closed = False
 
@@ -84,7 +51,7 @@ class Gateway:
             if self._closed:
                 raise Closed("the gateway was closed")
             if self._process is None or not self._process.alive:
-                self._process = await _Process.start(self._settings)
+                self._process = await Running.start(self._settings)
             process = self._process
         number = process.number()
         process.listeners[number] = on_egress
@@ -116,7 +83,7 @@ class Lease:
     """One sandbox's way out."""
 
     def __init__(
-        self, process: _Process, number: int, given: Rules, held: tuple[holding.Held, ...]
+        self, process: Running, number: int, given: Rules, held: tuple[holding.Held, ...]
     ) -> None:
         self._process = process
         self._number = number
@@ -200,215 +167,3 @@ def _check(given: Rules, secret: bool) -> None:
             f"network: {open_.hosts[0]} cannot have inspect=False together with secrets",
             hint="what is not inspected could carry a secret out: leave out either",
         )
-
-
-class _Process:
-    """The gateway's process as the host sees it."""
-
-    def __init__(
-        self,
-        talk: socket.socket,
-        process: subprocess.Popen[bytes],
-        *,
-        authority: Authority,
-        more_roots: bytes,
-    ) -> None:
-        self.authority = authority
-        self.more_roots = more_roots
-        self.alive = True
-        self.listeners: dict[int, OnEgress] = {}
-        self._talk = talk
-        self._process = process
-        self._loop = asyncio.get_running_loop()
-        self._numbers = itertools.count(1)
-        self._asked: dict[int, asyncio.Future[None]] = {}
-        self._ready: asyncio.Future[None] = self._loop.create_future()
-
-    @classmethod
-    async def start(cls, settings: Settings) -> _Process:
-        started = await asyncio.to_thread(_launch, settings)
-        talk, process, authority, more_roots, complaints = started
-        self = cls(talk, process, authority=authority, more_roots=more_roots)
-        self._loop.add_reader(talk, self._hear)
-        try:
-            async with asyncio.timeout(_START_S):
-                await self._ready
-        except BaseException as error:
-            self.close()
-            said = os.pread(complaints, 4000, 0).decode("utf-8", "replace").strip()
-            if isinstance(error, asyncio.CancelledError):
-                raise
-            why = str(error) or f"it took longer than {_START_S:.0f} s"
-            raise Unavailable(
-                f"the gateway did not start: {why}" + (f" {said[-500:]}" if not str(error) else ""),
-                hint="see docs/network.md; settings.network_* say where and how it works",
-            ) from error
-        finally:
-            os.close(complaints)
-        return self
-
-    def number(self) -> int:
-        return next(self._numbers)
-
-    async def ask(self, order: Mapping[str, Any]) -> None:
-        """Returns when it is done."""
-        number = self.number()
-        done: asyncio.Future[None] = self._loop.create_future()
-        self._asked[number] = done
-        try:
-            self.send({**order, "id": number})
-            async with asyncio.timeout(_ANSWER_S):
-                await done
-        except TimeoutError:
-            self.close()  # whatever it is busy with, it would let nothing more through in order
-            raise Unavailable("the gateway does not answer", hint=_AGAIN) from None
-        finally:
-            self._asked.pop(number, None)
-
-    def send(self, order: Mapping[str, Any], descriptors: list[int] | None = None) -> None:
-        if not self.alive:
-            raise Unavailable("the gateway's process has ended", hint=_AGAIN)
-        while True:
-            try:
-                control.send(self._talk, order, descriptors or [])
-                return
-            except BlockingIOError:
-                waiting = select.poll()
-                waiting.register(self._talk, select.POLLOUT)
-                if not waiting.poll(_SEND_S * 1000):
-                    raise Unavailable("the gateway does not answer") from None
-            except OSError as error:
-                self.close()
-                raise Unavailable(f"the gateway's process has ended: {error}") from error
-
-    def close(self) -> None:
-        if not self.alive:
-            return
-        self.alive = False
-        self._loop.remove_reader(self._talk)
-        self._talk.close()
-        self._process.kill()
-        self._process.wait()
-        ended = Unavailable("the gateway's process has ended", hint=_AGAIN)
-        for waiting in (*self._asked.values(), self._ready):
-            if not waiting.done():
-                waiting.set_exception(ended)
-                waiting.exception()  # nobody may be waiting
-
-    def _hear(self) -> None:
-        for _ in range(64):  # then others have their turn
-            try:
-                heard = control.receive(self._talk)
-            except BlockingIOError:
-                return
-            except OSError:
-                heard = None
-            if heard is None:
-                self.close()
-                return
-            self._take(heard[0])
-
-    def _take(self, message: dict[str, Any]) -> None:
-        if told := message.get("egress"):
-            if listener := self.listeners.get(message["lease"]):
-                for one in told:
-                    listener(Egress(**one))
-            return
-        waiting = self._asked.get(message["id"]) if "id" in message else self._ready
-        if waiting is None or waiting.done():
-            return
-        if "error" in message:
-            error = BelljarError if "id" in message else Unavailable
-            waiting.set_exception(error(message["error"], hint=message.get("hint", "")))
-        else:
-            waiting.set_result(None)
-
-
-def _launch(
-    settings: Settings,
-) -> tuple[socket.socket, subprocess.Popen[bytes], Authority, bytes, int]:
-    paths = [_PACKAGE_ROOT, *_libraries()]
-    authority = Authority.load(settings.home)
-    more_roots = _more_roots(settings)
-    given = {
-        "do": "start",
-        "authority": authority.to_dict(),
-        "roots": (system_roots() + b"\n" + more_roots).decode("ascii", "replace"),
-        "allowed": "any" if settings.network_allowed == "any" else _hosts(settings.network_allowed),
-        "denied": _hosts(settings.network_denied),
-        "private": _private(settings),
-        "names": {host_name(name): to for name, to in settings.network_names.items()},
-        "namespace": settings.network_namespace,
-        "limits": {
-            "connections": settings.network_connections,
-            "bytes": settings.network_bytes,
-            "requests_per_s": settings.network_requests_per_s,
-            "connection_s": settings.network_connection_s,
-            "idle_s": settings.network_idle_s,
-        },
-    }
-    complaints = os.memfd_create("belljar-gateway")
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    owner = os.pidfd_open(os.getpid())
-    try:
-        with theirs:
-            descriptor = theirs.fileno()
-            process = subprocess.Popen(
-                [base_interpreter(), "-SsB", "-c", _START.format(control=descriptor)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=complaints,
-                env=_VARIABLES,
-                cwd="/",
-                start_new_session=True,
-                pass_fds=(descriptor,),
-            )
-        ours.send(_BOOT.format(paths=paths, control=descriptor).encode())
-        ours.setblocking(False)
-        control.send(ours, given, [owner])
-    except OSError as error:
-        ours.close()
-        os.close(complaints)
-        raise Unavailable(
-            f"the gateway could not be started: {error}",
-            hint="are open files or processes (ulimit -n, -u) of this user used up?",
-        ) from error
-    finally:
-        os.close(owner)
-    return ours, process, authority, more_roots, complaints
-
-
-def _libraries() -> list[str]:
-    """Where they lie: the process starts without any site-packages."""
-    found = []
-    for name in ("h11", "cryptography"):
-        spec = find_spec(name)
-        if spec is None or not spec.origin:
-            raise Unavailable(
-                f"network: the library {name} is missing", hint="pip install 'belljar[network]'"
-            )
-        found.append(str(Path(spec.origin).parents[1]))
-    return list(dict.fromkeys(found))
-
-
-def _more_roots(settings: Settings) -> bytes:
-    if settings.network_authorities is None:
-        return b""
-    try:
-        return settings.network_authorities.read_bytes()
-    except OSError as error:
-        raise Unavailable(f"settings.network_authorities cannot be read: {error}") from error
-
-
-def _hosts(patterns: Sequence[str]) -> list[str]:
-    """In their one spelling."""
-    return [host for rule in as_rules(patterns) for host in rule.hosts]
-
-
-def _private(settings: Settings) -> list[str]:
-    try:
-        return [str(network) for network in private(settings.network_private)]
-    except ValueError as error:
-        raise InvalidRequest(
-            f"settings.network_private: {error}", hint='addresses such as "10.1.0.0/16"'
-        ) from error

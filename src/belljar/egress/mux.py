@@ -216,6 +216,7 @@ class Wire:
                 await self._take(kind, number, bytes(data[position + _HEADER.size : end]))
                 position = end
             del data[:position]
+            await asyncio.sleep(0)  # what is there already is read without a pause for others
             piece = await loop.sock_recv(self._socket, _READ_BYTES)
             if not piece:
                 return

@@ -12,23 +12,19 @@ from typing import NamedTuple
 
 import h11
 
-from . import http, targets, tls, tunnel
+from . import http, targets, tls
 from .addresses import Address
+from .exchange import Asked, Exchange, Upstream
 from .http import Http
 from .ledger import Attempt
 from .limits import Connection, Watched
 from .outlet import Outlet
 from .refusal import Refusal, blocked, failed
-from .scrubbing import Incoming
-from .secrets import Outgoing
-from .streams import Begun, Stream, Tcp
+from .streams import Begun, Stream
 from .targets import Target
 
-_FLUSH_BYTES = 65_536
-_MOST_INTERIM = 16
 _LINGER_S = 2.0
 _LINGER_BYTES = 1 << 20
-_ANSWER_WHY = "its answer is not proper HTTP"
 
 
 class Way(NamedTuple):
@@ -38,19 +34,6 @@ class Way(NamedTuple):
     judged: list[Address]
     stream: Stream
     attempt: Attempt
-
-
-class _Upstream(NamedTuple):
-    target: Target
-    http: Http
-    tcp: Tcp
-    meter: Watched
-    address: str
-
-
-class _Outgoing(NamedTuple):
-    head: h11.Request
-    body: Outgoing
 
 
 class Relay:
@@ -75,8 +58,8 @@ class Relay:
         self._fixed = fixed
         self._judged = judged
         self._secure = secure
-        self._upstream: _Upstream | None = None
-        self._answering = False
+        self._upstream: Upstream | None = None
+        self._exchange: Exchange | None = None
         self.requests = 0
 
     async def serve(self) -> Way | None:
@@ -176,9 +159,8 @@ class Relay:
             upstream = await self._reach(target, attempt)
             sent, received = upstream.meter.sent, upstream.meter.received
             try:
-                switched = await self._exchange(upstream, outgoing, attempt)
-                if switched:
-                    await self._switch(upstream)
+                self._exchange = Exchange(self._client, upstream, self._outlet.keeper, attempt)
+                switched = await self._exchange.carry_out(outgoing)
             finally:
                 attempt.bytes_sent = upstream.meter.sent - sent
                 attempt.bytes_received = upstream.meter.received - received
@@ -192,8 +174,10 @@ class Relay:
         else:
             self._drop_upstream()
         if not self._client.reusable():
+            if self._client.state.their_state is h11.SEND_BODY:
+                await self._linger()  # answered before it was asked to the end
             return False
-        self._answering = False
+        self._exchange = None
         try:
             self._client.next_request()
         except h11.RemoteProtocolError as error:
@@ -227,7 +211,7 @@ class Relay:
             raise blocked("CONNECT within a connection")
         return target, path
 
-    def _outgoing(self, request: h11.Request, target: Target, path: str) -> _Outgoing:
+    def _outgoing(self, request: h11.Request, target: Target, path: str) -> Asked:
         """The request as it goes on, with secrets in it where they belong."""
         upgrade = http.values(request.headers, b"upgrade")
         websocket = request.method == b"GET" and [one.lower() for one in upgrade] == [b"websocket"]
@@ -243,7 +227,7 @@ class Relay:
         head = h11.Request(
             method=request.method, target=rewritten.target, headers=rewritten.headers
         )
-        return _Outgoing(head, rewritten.body)
+        return Asked(head, rewritten.body)
 
     def _headers(self, request: h11.Request, target: Target, *, websocket: bool) -> http.Headers:
         port = 443 if self._secure else 80
@@ -263,7 +247,7 @@ class Relay:
 
     # -- the host's side -------------------------------------------------------------------------
 
-    async def _reach(self, target: Target, attempt: Attempt) -> _Upstream:
+    async def _reach(self, target: Target, attempt: Attempt) -> Upstream:
         """The connection to it that is there, or a new one."""
         known = self._upstream
         if known and known.target == target and known.tcp.is_quiet():
@@ -281,7 +265,7 @@ class Relay:
         except BaseException:
             tcp.close()
             raise
-        upstream = _Upstream(target, Http(stream, h11.CLIENT), tcp, meter, str(address))
+        upstream = Upstream(target, Http(stream, h11.CLIENT), tcp, meter, str(address))
         self._upstream = upstream
         return upstream
 
@@ -290,124 +274,11 @@ class Relay:
             self._upstream.http.stream.close()
             self._upstream = None
 
-    async def _exchange(self, upstream: _Upstream, outgoing: _Outgoing, attempt: Attempt) -> bool:
-        """Request and answer, at the same time where there is a body. Returns whether the
-        protocol was switched."""
-        try:
-            body = self._client.ready()
-        except h11.RemoteProtocolError as error:
-            raise _bad_body(error) from error
-        first = upstream.http.state.send(outgoing.head) or b""
-        method = outgoing.head.method
-        if isinstance(body, h11.EndOfMessage):
-            await upstream.http.stream.write(first + _finish(upstream, outgoing.body, body))
-            return await self._answer(upstream, method, attempt)
-        await upstream.http.stream.write(first)
-        if self._client.state.they_are_waiting_for_100_continue:
-            go_on = h11.InformationalResponse(status_code=100, headers=[])
-            await self._client.stream.write(self._client.state.send(go_on) or b"")
-        upload = asyncio.create_task(self._upload(upstream, outgoing.body, body))
-        answer = asyncio.create_task(self._answer(upstream, method, attempt))
-        try:
-            await asyncio.wait({upload, answer}, return_when=asyncio.FIRST_COMPLETED)
-            if upload.done() and not answer.done():
-                with contextlib.suppress(OSError):  # the answer may say why it was not taken
-                    upload.result()
-            return await answer
-        finally:
-            upload.cancel()
-            answer.cancel()
-            await asyncio.gather(upload, answer, return_exceptions=True)
-
-    async def _upload(self, upstream: _Upstream, body: Outgoing, event: http.Event | None) -> None:
-        try:
-            while True:
-                event = event or await self._client.event()
-                if isinstance(event, h11.Data):
-                    if passed := body.feed(bytes(event.data)):
-                        await upstream.http.stream.write(_data(upstream.http, passed))
-                elif isinstance(event, h11.EndOfMessage):
-                    await upstream.http.stream.write(_finish(upstream, body, event))
-                    return
-                else:
-                    raise blocked("the request broke off")
-                event = None
-        except h11.RemoteProtocolError as error:
-            raise _bad_body(error) from error
-
-    async def _answer(self, upstream: _Upstream, method: bytes, attempt: Attempt) -> bool:
-        client, out = self._client, bytearray()
-        incoming: Incoming | None = None
-        host, interim = upstream.target.host, 0
-        try:
-            while True:
-                event = upstream.http.ready()
-                if event is None:
-                    await self._flush(out)
-                    upstream.http.feed(await upstream.http.stream.read())
-                    continue
-                if isinstance(event, h11.InformationalResponse):
-                    interim += 1
-                    if interim > _MOST_INTERIM:
-                        raise failed(f"{host}: it announces an answer without end")
-                    if event.status_code == 101:
-                        attempt.status = 101
-                        out += client.state.send(_switching(event)) or b""
-                        await self._flush(out)
-                        return True
-                elif isinstance(event, h11.Response):
-                    attempt.status = event.status_code
-                    incoming = self._outlet.keeper.response(
-                        host=host,
-                        method=method,
-                        status=event.status_code,
-                        reason=event.reason,
-                        headers=_answer_headers(event),
-                    )
-                    head = h11.Response(
-                        status_code=event.status_code,
-                        headers=incoming.headers,
-                        reason=incoming.reason,
-                    )
-                    out += client.state.send(head) or b""
-                    self._answering = True
-                elif incoming and isinstance(event, h11.Data):
-                    for piece in incoming.feed(bytes(event.data)):
-                        out += _data(client, piece)
-                        if len(out) >= _FLUSH_BYTES:
-                            await self._flush(out)
-                elif incoming and isinstance(event, h11.EndOfMessage):
-                    for piece in incoming.finish():
-                        out += _data(client, piece)
-                    # Without what may follow a body: hardly anybody reads it.
-                    out += client.state.send(h11.EndOfMessage()) or b""
-                    await self._flush(out)
-                    return False
-                else:
-                    raise failed(f"{host}: it closed the connection without an answer")
-        except (h11.RemoteProtocolError, h11.LocalProtocolError) as error:
-            # Without h11's words: they quote the answer, which may echo a secret.
-            raise failed(f"{host}: {_ANSWER_WHY}") from error
-
-    async def _flush(self, out: bytearray) -> None:
-        if out:
-            data = bytes(out)
-            out.clear()
-            await self._client.stream.write(data)
-
-    async def _switch(self, upstream: _Upstream) -> None:
-        inside, outside = self._client, upstream.http
-        await tunnel.carry(
-            Begun(inside.state.trailing_data[0], inside.stream),
-            Begun(outside.state.trailing_data[0], outside.stream),
-        )
-
     # -- refusing --------------------------------------------------------------------------------
 
     async def _refuse(self, refusal: Refusal) -> None:
-        """Says why if that can still be said. What the client is sending is read for a moment: an
-        answer that meets unread bytes is thrown away by the kernel."""
-        if self._answering:
+        """Says why if that can still be said."""
+        if self._exchange and self._exchange.has_begun_to_answer:
             return
         response, body = http.refusal_answer(refusal)
         state = self._client.state
@@ -420,41 +291,14 @@ class Relay:
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(_LINGER_S):
                 await self._client.stream.write(data)
+        await self._linger()
+
+    async def _linger(self) -> None:
+        """What the client is sending is read for a moment: an answer that meets unread bytes is
+        thrown away by the kernel."""
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
                 await self._client.stream.end()
                 dropped = 0
                 while dropped < _LINGER_BYTES and (piece := await self._client.stream.read()):
                     dropped += len(piece)
-
-
-def _bad_body(error: h11.RemoteProtocolError) -> Refusal:
-    return blocked(f"the request's body is not proper HTTP ({error})", status=400)
-
-
-def _switching(event: h11.InformationalResponse) -> h11.InformationalResponse:
-    return h11.InformationalResponse(
-        status_code=101, headers=list(event.headers.raw_items()), reason=event.reason
-    )
-
-
-def _answer_headers(event: h11.Response) -> http.Headers:
-    named = http.values(event.headers, b"connection")
-    lengths = http.values(event.headers, b"content-length")
-    if lengths and http.values(event.headers, b"transfer-encoding"):
-        raise failed("the answer has two lengths")
-    return [
-        (name, value)
-        for name, value in http.passed_on(event.headers.raw_items(), named)
-        if name.lower() != b"alt-svc"  # QUIC leads nowhere
-    ]
-
-
-def _data(side: Http, data: bytes) -> bytes:
-    return side.state.send(h11.Data(data=data)) or b""
-
-
-def _finish(upstream: _Upstream, body: Outgoing, last: h11.EndOfMessage) -> bytes:
-    """The end of a request. What may follow a body is looked at and not passed on."""
-    body.trailers(list(last.headers.raw_items()))
-    rest = body.finish()
-    end = _data(upstream.http, rest) if rest else b""
-    return end + (upstream.http.state.send(h11.EndOfMessage()) or b"")

@@ -11,6 +11,7 @@ from typing import Protocol
 
 PIECE_BYTES = 65_536
 _SEND_BUFFER_BYTES = 262_144
+_PIECES_IN_A_ROW = 4
 
 
 class Stream(Protocol):
@@ -38,8 +39,12 @@ class Tcp:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = connected
         self._loop = asyncio.get_running_loop()
+        self._pieces = 0
 
     async def read(self) -> bytes:
+        self._pieces += 1
+        if self._pieces % _PIECES_IN_A_ROW == 0:
+            await asyncio.sleep(0)  # what is there already is read without a pause for others
         return await self._loop.sock_recv(self.socket, PIECE_BYTES)
 
     async def write(self, data: bytes) -> None:

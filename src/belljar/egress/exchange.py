@@ -1,0 +1,202 @@
+"""One request and its answer, between the two sides of the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import NamedTuple
+
+import h11
+
+from . import tunnel
+from .http import Event, Headers, Http, passed_on, values
+from .ledger import Attempt
+from .limits import Watched
+from .refusal import Refusal, blocked, failed
+from .scrubbing import Incoming
+from .secrets import Keeper, Outgoing
+from .streams import Begun, Tcp
+from .targets import Target
+
+_FLUSH_BYTES = 65_536
+_MOST_INTERIM = 16
+_ANSWER_WHY = "its answer is not proper HTTP"
+
+
+class Upstream(NamedTuple):
+    """A connection to a host."""
+
+    target: Target
+    http: Http
+    tcp: Tcp
+    meter: Watched
+    address: str
+
+
+class Asked(NamedTuple):
+    """A request as it goes on."""
+
+    head: h11.Request
+    body: Outgoing
+
+
+class Exchange:
+    def __init__(self, client: Http, upstream: Upstream, keeper: Keeper, attempt: Attempt) -> None:
+        self._client = client
+        self._upstream = upstream
+        self._keeper = keeper
+        self._attempt = attempt
+        self.has_begun_to_answer = False
+
+    async def carry_out(self, asked: Asked) -> bool:
+        """Returns whether it was switched to another protocol, which then has come to its end."""
+        switched = await self._both_ways(asked)
+        if switched:
+            await self._switch()
+        return switched
+
+    async def _both_ways(self, asked: Asked) -> bool:
+        """Request and answer, at the same time where there is a body."""
+        upstream = self._upstream
+        try:
+            body = self._client.ready()
+        except h11.RemoteProtocolError as error:
+            raise _bad_body(error) from error
+        first = upstream.http.state.send(asked.head) or b""
+        if isinstance(body, h11.EndOfMessage):
+            await upstream.http.stream.write(first + _finish(upstream, asked.body, body))
+            return await self._answer(asked.head.method)
+        await upstream.http.stream.write(first)
+        if self._client.state.they_are_waiting_for_100_continue:
+            go_on = h11.InformationalResponse(status_code=100, headers=[])
+            await self._client.stream.write(self._client.state.send(go_on) or b"")
+        upload = asyncio.create_task(self._upload(asked.body, body))
+        answer = asyncio.create_task(self._answer(asked.head.method))
+        try:
+            await asyncio.wait({upload, answer}, return_when=asyncio.FIRST_COMPLETED)
+            if upload.done() and not answer.done():
+                with contextlib.suppress(OSError):  # the answer may say why it was not taken
+                    upload.result()
+            return await answer
+        finally:
+            upload.cancel()
+            answer.cancel()
+            await asyncio.gather(upload, answer, return_exceptions=True)
+
+    async def _upload(self, body: Outgoing, event: Event | None) -> None:
+        upstream = self._upstream
+        try:
+            while True:
+                event = event or await self._client.event()
+                if isinstance(event, h11.Data):
+                    if passed := body.feed(bytes(event.data)):
+                        await upstream.http.stream.write(_data(upstream.http, passed))
+                elif isinstance(event, h11.EndOfMessage):
+                    await upstream.http.stream.write(_finish(upstream, body, event))
+                    return
+                else:
+                    raise blocked("the request broke off")
+                event = None
+        except h11.RemoteProtocolError as error:
+            raise _bad_body(error) from error
+
+    async def _answer(self, method: bytes) -> bool:
+        client, upstream, out = self._client, self._upstream, bytearray()
+        incoming: Incoming | None = None
+        host, interim = upstream.target.host, 0
+        try:
+            while True:
+                event = upstream.http.ready()
+                if event is None:
+                    await self._flush(out)
+                    upstream.http.feed(await upstream.http.stream.read())
+                    continue
+                if isinstance(event, h11.InformationalResponse):
+                    interim += 1
+                    if interim > _MOST_INTERIM:
+                        raise failed(f"{host}: it announces an answer without end")
+                    if event.status_code == 101:
+                        self._attempt.status = 101
+                        out += client.state.send(_switching(event)) or b""
+                        await self._flush(out)
+                        return True
+                elif isinstance(event, h11.Response):
+                    self._attempt.status = event.status_code
+                    incoming = self._keeper.response(
+                        host=host,
+                        method=method,
+                        status=event.status_code,
+                        reason=event.reason,
+                        headers=_answer_headers(event),
+                    )
+                    head = h11.Response(
+                        status_code=event.status_code,
+                        headers=incoming.headers,
+                        reason=incoming.reason,
+                    )
+                    out += client.state.send(head) or b""
+                    self.has_begun_to_answer = True
+                elif incoming and isinstance(event, h11.Data):
+                    for piece in incoming.feed(bytes(event.data)):
+                        out += _data(client, piece)
+                        if len(out) >= _FLUSH_BYTES:
+                            await self._flush(out)
+                elif incoming and isinstance(event, h11.EndOfMessage):
+                    for piece in incoming.finish():
+                        out += _data(client, piece)
+                    # Without what may follow a body: hardly anybody reads it.
+                    out += client.state.send(h11.EndOfMessage()) or b""
+                    await self._flush(out)
+                    return False
+                else:
+                    raise failed(f"{host}: it closed the connection without an answer")
+        except (h11.RemoteProtocolError, h11.LocalProtocolError) as error:
+            # Without h11's words: they quote the answer, which may echo a secret.
+            raise failed(f"{host}: {_ANSWER_WHY}") from error
+
+    async def _flush(self, out: bytearray) -> None:
+        if out:
+            data = bytes(out)
+            out.clear()
+            await self._client.stream.write(data)
+
+    async def _switch(self) -> None:
+        inside, outside = self._client, self._upstream.http
+        await tunnel.carry(
+            Begun(inside.state.trailing_data[0], inside.stream),
+            Begun(outside.state.trailing_data[0], outside.stream),
+        )
+
+
+def _bad_body(error: h11.RemoteProtocolError) -> Refusal:
+    return blocked(f"the request's body is not proper HTTP ({error})", status=400)
+
+
+def _switching(event: h11.InformationalResponse) -> h11.InformationalResponse:
+    return h11.InformationalResponse(
+        status_code=101, headers=list(event.headers.raw_items()), reason=event.reason
+    )
+
+
+def _answer_headers(event: h11.Response) -> Headers:
+    named = values(event.headers, b"connection")
+    lengths = values(event.headers, b"content-length")
+    if lengths and values(event.headers, b"transfer-encoding"):
+        raise failed("the answer has two lengths")
+    return [
+        (name, value)
+        for name, value in passed_on(event.headers.raw_items(), named)
+        if name.lower() != b"alt-svc"  # QUIC leads nowhere
+    ]
+
+
+def _data(side: Http, data: bytes) -> bytes:
+    return side.state.send(h11.Data(data=data)) or b""
+
+
+def _finish(upstream: Upstream, body: Outgoing, last: h11.EndOfMessage) -> bytes:
+    """The end of a request. What may follow a body is looked at and not passed on."""
+    body.trailers(list(last.headers.raw_items()))
+    rest = body.finish()
+    end = _data(upstream.http, rest) if rest else b""
+    return end + (upstream.http.state.send(h11.EndOfMessage()) or b"")
