@@ -38,6 +38,7 @@ ALL_PORTS = (*PLAIN_PORTS, *SECURE_PORTS, *ECHO_PORTS)
 def why_not() -> str:
     """Why there can be no such world here; empty: there can."""
     if os.geteuid() != 0:
+        # In a user namespace one could be made, but there the gateway has no other uid to become.
         return "network namespaces with names are root's to make"
     if not shutil.which("ip"):
         return "there is no ip (package iproute2)"
