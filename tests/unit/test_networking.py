@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from belljar.errors import TrailError
+from belljar.errors import NetworkRefused, TrailError
 from belljar.model import Request, Result
 from belljar.network import Allow, Egress, Rules
 from belljar.networking import MOST_TOLD, Outlet
@@ -124,3 +124,34 @@ def test_a_request_never_shows_a_secret() -> None:
     from belljar.network import Secret
 
     assert "hunter2" not in repr(Request(code="", secrets={"K": Secret("hunter22", host="a.b")}))
+
+
+def test_n1_a_tenant_has_a_maximum_of_its_own() -> None:
+    from pydantic import ValidationError
+
+    from belljar.cli.keys import _changed
+    from belljar.server.tenants import Quotas, Tenant
+
+    def ask(allowed: tuple[str, ...] | None, *hosts: str) -> None:
+        asked = {"network": [Allow(*hosts)]} if hosts else {}
+        Tenant("x", Quotas(network_allowed=allowed)).options(asked, Settings().defaults)
+
+    ask(None, "a.example")
+    ask(("*.example.com", ":packages:"), "a.example.com", ":packages:")
+    ask(())
+    for allowed, host in (
+        (("a.example",), "b.example"),
+        ((), "a.example"),
+        (("a.example",), "*.a.b"),
+    ):
+        with pytest.raises(NetworkRefused, match="this key's quota"):
+            ask(allowed, host)
+    with pytest.raises(ValidationError):
+        Quotas(network_allowed=("10.0.0.1",))
+    assert _changed(None, ["network_allowed=a.example,b.example:443"]).network_allowed == (
+        *("a.example",),
+        "b.example:443",
+    )
+    assert _changed(None, ["network_allowed=none"]).network_allowed == ()
+    some = Quotas(network_allowed=("a.example",))
+    assert _changed(some, ["network_allowed="]).network_allowed is None

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from belljar.errors import LimitExceeded
+from belljar.errors import LimitExceeded, NetworkRefused
 from belljar.kept import events
 from belljar.server import running, streams
 from belljar.server.bodies import StrictRoute
@@ -281,9 +281,13 @@ async def fork(sandbox_id: str, asked: ForkRequest, request: Request) -> Respons
 )
 async def network(sandbox_id: str, asked: NetworkRequest, request: Request) -> Response:
     server, owned = owned_by(request, sandbox_id)
-    found = rules(asked.network)
-    async with noted(server, visit_of(request), owned, ""):
-        owned.tenant.check_network(found)
+    found, visit = rules(asked.network), visit_of(request)
+    async with noted(server, visit, owned, ""):
+        try:
+            owned.tenant.check_network(found)
+        except NetworkRefused:
+            await running.refused(server, visit, "", {"network": found}, "network_refused")
+            raise
         await asyncio.shield(owned.box.set_network(found))
     return reply(described(owned))
 
