@@ -343,7 +343,7 @@ def test_own_addresses_are_not_dialled(tmp_path: Path) -> None:
 def test_the_process_has_given_up_what_it_does_not_need(way: Way) -> None:
     folder = Path(f"/proc/{way.place.pid}")
     status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
-    assert status["NoNewPrivs"].strip() == "1"
+    assert status["NoNewPrivs"].strip() == "1" and status["Seccomp"].strip() == "2"
     for name in ("CapInh", "CapPrm", "CapEff", "CapAmb"):
         assert int(status[name], 16) == 0
     if os.geteuid() == 0:
