@@ -190,8 +190,8 @@ def test_ap_09_an_archive_is_never_unpacked(server: Served) -> None:
 
 
 def test_ap_11_nothing_that_is_asked_for_makes_the_server_fetch_an_address(server: Served) -> None:
-    """No field takes one but that of /v1/fetch, whose way is a sandbox's; those that others have are
-    refused by name."""
+    """No field takes one but that of /v1/fetch, whose way is a sandbox's; what others call such
+    fields is refused by name."""
     schemas = description()["components"]["schemas"]
     names = {"url", "uri", "callback", "callback_url", "webhook", "href", "import_url"}
     asked = [name for name in schemas if name.endswith(("Request", "Input"))]

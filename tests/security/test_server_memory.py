@@ -79,7 +79,7 @@ def test_f2_large_answers_of_many_come_one_after_the_other(server: Served) -> No
     assert [len(answer.json()["stdout"]) for answer in answers] == [8 * MIB] * 2
 
 
-def never_reads(server: Served, request: bytes) -> None:
+def never_reads(server: Served, request: bytes, *, then: bytes = b"") -> None:
     """Asks a few times and takes no answer, until the server has had enough of it."""
     connection = socket.socket()
     # So that the kernel takes little for it, and the rest stays with the server.
@@ -88,7 +88,12 @@ def never_reads(server: Served, request: bytes) -> None:
     host, _, port = server.url.removeprefix("http://").partition(":")
     with connection:
         connection.connect((host, int(port)))
-        connection.sendall(request * 6)  # with more ahead it would be cut off for that
+        if then:
+            connection.sendall(request)
+            assert b" 101 " in connection.recv(64)
+            connection.sendall(then)
+        else:
+            connection.sendall(request * 6)  # with more ahead it would be cut off for that
         ended = select.poll()
         ended.register(connection, select.POLLHUP)
         assert ended.poll(PLENTY_S * 1000), "it may stay for ever"
@@ -112,6 +117,23 @@ def test_f2_who_does_not_read_is_cut_off(server: Served, path: str) -> None:
     never_reads(server, "\r\n".join(lines).encode() + b"\r\n\r\n" + content)
     until(lambda: server.ask("GET", "/v1/usage").json()["running"] == 0)
     assert server.execute("print(6 * 7)").json()["output"] == "42\n"
+
+
+def test_f2_a_socket_that_nobody_reads_is_cut_off(server: Served) -> None:
+    made = server.ask("POST", "/v1/sandboxes", {"environment": "base", "output_bytes": 8 * MIB})
+    box = f"/v1/sandboxes/{made.json()['id']}"
+    lines = [
+        f"GET {box}/socket HTTP/1.1",
+        *("Host: localhost", f"Authorization: Bearer {server.key}"),
+        *("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"),
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+    ]
+    message = json.dumps({"type": "run", "code": "print('x' * 4000000)"}).encode()
+    frame = bytes((0x81, 0x80 | len(message), 0, 0, 0, 0)) + message  # masked with zeros
+    never_reads(server, "\r\n".join(lines).encode() + b"\r\n\r\n", then=frame)
+    until(lambda: server.ask("GET", "/v1/usage").json()["running"] == 0)
+    assert server.ask("POST", f"{box}/runs", {"code": "6 * 7"}).json()["value"] == "42"
+    assert server.ask("DELETE", box).status == 200
 
 
 def session(server: Served) -> str:

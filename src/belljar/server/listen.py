@@ -7,17 +7,18 @@ import asyncio
 import gc
 import signal
 import socket
-import struct
 from asyncio import TimerHandle
 from types import FrameType
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from belljar.errors import Unavailable
 from belljar.server.app import build
 from belljar.server.errors import body
+from belljar.server.reading import Reading
 from belljar.server.server import Server
 
 HEADER_BYTES = 64 * 1024
@@ -57,7 +58,7 @@ def serve(server: Server, listening: socket.socket) -> None:
         proxy_headers=False,
         lifespan="on",
         backlog=min(4096, settings.connections),
-        ws="websockets-sansio",
+        ws=_sockets(server),
         ws_max_size=MESSAGE_BYTES,
         ws_per_message_deflate=False,  # a message says how large it is
         timeout_keep_alive=int(max(1, settings.keep_alive_s)),
@@ -93,7 +94,17 @@ def _protocol(server: Server) -> type[HttpToolsProtocol]:
     return type("BelljarProtocol", (_Bounded,), {"belljar": server})
 
 
-class _Bounded(HttpToolsProtocol):
+def _sockets(server: Server) -> type[WebSocketsSansIOProtocol]:
+    return type("BelljarSockets", (_Socket,), {"belljar": server})
+
+
+class _Socket(Reading, WebSocketsSansIOProtocol):
+    """Who does not read is told first (see `Talk`), and then cut off."""
+
+    patience = 2
+
+
+class _Bounded(Reading, HttpToolsProtocol):
     """A client may not hold a connection by sending slowly, nor memory by long headers or by not
     reading its answer."""
 
@@ -106,8 +117,6 @@ class _Bounded(HttpToolsProtocol):
         """That came since the last headers, piece of a body or message were whole."""
         self._answering: RequestResponseCycle | None = None
         """Not the newest one, if the client has sent requests ahead."""
-        self._unread: tuple[TimerHandle, int] | None = None
-        """When to look again at a client that does not read, and how much it had to read."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -118,7 +127,6 @@ class _Bounded(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_clock()
-        self._is_read()
         if (cycle := self._answering) and not cycle.response_complete:
             cycle.disconnected = True  # uvicorn tells the newest only
             cycle.message_event.set()
@@ -153,17 +161,9 @@ class _Bounded(HttpToolsProtocol):
         else:  # nobody would tell the answer under way when the client goes
             self.transport.abort()
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._wait_for_reader()
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._is_read()
-
     def timeout_keep_alive_handler(self) -> None:
         if self.transport.get_write_buffer_size():
-            self._cut()  # closing would wait until it is read
+            self.cut()  # closing would wait until it is read
         else:
             super().timeout_keep_alive_handler()
 
@@ -189,29 +189,6 @@ class _Bounded(HttpToolsProtocol):
 
     def _between_requests(self) -> bool:
         return self.cycle is None or (self.cycle.response_complete and not self.cycle.more_body)
-
-    def _wait_for_reader(self) -> None:
-        """Nothing is added while what is unread waits: unless it becomes less nobody reads."""
-        clock = self.loop.call_later(self.belljar.settings.send_timeout_s, self._look_at_reader)
-        self._unread = (clock, self.transport.get_write_buffer_size())
-
-    def _look_at_reader(self) -> None:
-        assert self._unread is not None
-        if self.transport.get_write_buffer_size() < self._unread[1]:
-            self._wait_for_reader()
-        else:
-            self._cut()
-
-    def _cut(self) -> None:
-        """Also what the kernel holds for it: else that would stay until somebody reads it."""
-        connection = self.transport.get_extra_info("socket")
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.transport.abort()
-
-    def _is_read(self) -> None:
-        if self._unread is not None:
-            self._unread[0].cancel()
-            self._unread = None
 
     def _start_clock(self) -> None:
         self._head_bytes = 0
