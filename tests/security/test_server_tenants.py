@@ -18,6 +18,7 @@ from belljar.testing.served import Answer, Served, served
 BINARY = {"Content-Type": "application/octet-stream"}
 SECRET = "what-only-ann-knows"
 BODIES: dict[str, Any] = {
+    "set_network": {"network": []},
     "make_sandbox": {},
     "run_in_sandbox": {"code": "1"},
     "extend": {"seconds": 1},
@@ -113,7 +114,7 @@ def test_s4_anothers_thing_is_answered_as_one_that_never_was(
     unknown = dict.fromkeys(own, "0" * 32) | {"process_id": ann.process}
     body: Any = BODIES.get(operation)
     headers = {}
-    if method == "PUT":
+    if method == "PUT" and body is None:
         body, headers = b"eve was here", BINARY
     answers = []
     for names in (own, unknown):
