@@ -96,6 +96,7 @@ async def _secure(
         await _carry(outlet, connection, stream, target, judged, attempt)
         return
     inner = await tls.answer(stream, outlet.certificate(target.host))
+    connection.head_ends()
     relay = Relay(outlet, connection, inner, fixed=target, judged=judged, secure=True)
     await _requests(relay, attempt)
     with contextlib.suppress(OSError):
@@ -120,16 +121,18 @@ async def _carry(
 ) -> None:
     attempt.scheme, attempt.method = "tunnel", ""
     connection.head_ends()
-    tcp, address = await outlet.dial(target, judged or await outlet.look_up(target))
-    attempt.address = str(address)
     connection.target, connection.is_tunnel = target, True
-    meter = Watched(tcp, connection, outlet.budget)
     try:
-        await tunnel.carry(stream, meter)
+        tcp, address = await outlet.dial(target, judged or await outlet.look_up(target))
+        attempt.address = str(address)
+        meter = Watched(tcp, connection, outlet.budget)
+        try:
+            await tunnel.carry(stream, meter)
+        finally:
+            attempt.bytes_sent, attempt.bytes_received = meter.sent, meter.received
+            meter.close()
     finally:
-        attempt.bytes_sent, attempt.bytes_received = meter.sent, meter.received
         connection.target, connection.is_tunnel = None, False
-        meter.close()
 
 
 class _told:

@@ -18,6 +18,7 @@ from .targets import Target
 _THREADS = 32
 _LOOKUP_S = 15.0
 _DIAL_S = 10.0
+_MOST_JUDGED = 64
 _MOST_ADDRESSES = 6
 
 
@@ -37,7 +38,7 @@ class Resolver:
         else:
             found = await self._ask(target, turn)
         good = []
-        for text in dict.fromkeys(found):
+        for text in list(dict.fromkeys(found))[:_MOST_JUDGED]:
             with contextlib.suppress(ValueError):
                 address = addresses.plain(text)
                 if addresses.may_be_dialled(address, self._allowed):
