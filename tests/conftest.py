@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterable
 from typing import Any
 
+import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
@@ -20,6 +21,8 @@ ALONE = ("test_crash_cleanup.py", "test_bombs_together.py")
 def pytest_configure() -> None:
     """A test run started in the background ignores these, and every process it starts would."""
     Served.on_answer = check_answer
+    hypothesis.settings.register_profile("patient", deadline=None)  # whatever else the machine does
+    hypothesis.settings.load_profile("patient")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
