@@ -305,6 +305,9 @@ def test_parts_and_upgrades_are_refused() -> None:
 def test_lengths_stay_unless_they_may_change() -> None:
     assert answer((b"Content-Length", b"7"), host=ELSEWHERE).headers == []
     assert answer((b"Content-Length", b"7"), host=ELSEWHERE, method=b"HEAD").headers
+    # How well what stands beside the value compresses says something about the value.
+    packed = [(b"Content-Length", b"7"), (b"Content-Encoding", b"gzip")]
+    assert answer(*packed, method=b"HEAD").headers == packed[1:]
     plain = Keeper(hold({"KEY": Secret(VALUE, host=HOST)}))
     incoming = plain.response(
         host=HOST, method=b"GET", status=200, reason=b"", headers=[(b"Content-Length", b"24")]

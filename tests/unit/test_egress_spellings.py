@@ -63,8 +63,8 @@ written = st.sampled_from(list(WRITTEN.values())).map(lambda write: write(VALUE)
 texts = st.lists(anything | written, max_size=6).map(b"".join)
 
 
-def in_pieces(found: Spellings, data: bytes, cuts: list[int]) -> bytes:
-    stream, done, at = Stream(found), [], 0
+def in_pieces(found: Spellings, data: bytes, cuts: list[int], *, evenly: bool = False) -> bytes:
+    stream, done, at = Stream(found, evenly=evenly), [], 0
     for cut in [*sorted(cuts), len(data)]:
         done.append(stream.feed(data[at : max(at, cut)]))
         at = max(at, cut)
@@ -98,6 +98,8 @@ def test_pieces_do_not_matter(data: bytes, cuts: list[int]) -> None:
     whole = FOUND.replace(data)
     assert in_pieces(FOUND, data, cuts) == whole
     assert in_pieces(FOUND, data, list(range(len(data)))) == whole
+    assert in_pieces(FOUND, data, cuts, evenly=True) == whole
+    assert in_pieces(FOUND, data, list(range(len(data))), evenly=True) == whole
     assert VALUE not in whole
 
 
@@ -147,6 +149,33 @@ def test_no_more_is_held_back_than_what_may_be_a_beginning() -> None:
     assert stream.feed(b"data: " + VALUE[:-1]) == b"data: "
     assert stream.feed(b"!\n\n") == VALUE[:-1] + b"!\n\n"
     assert stream.finish() == b""
+
+
+def beginnings(write):
+    return st.integers(1, 12).map(lambda count: write(VALUE)[:count])
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(list(WRITTEN.values())).flatmap(beginnings)
+        | st.sampled_from([b"\n", b"\r\n", b"}\n", b"data: ", b"\xff", b"\r", b" "]),
+        max_size=30,
+    )
+)
+@example([VALUE[:9], b"!"])
+def test_what_waits_says_nothing_about_the_value(pieces: list[bytes]) -> None:
+    """N2: code that can have its own text answered would learn the value by what comes late."""
+    own = Stream(FOUND, evenly=True)
+    other = Stream(Spellings(spellings(b"#" * len(VALUE), INSTEAD)), evenly=True)
+    assert [own.feed(piece) for piece in pieces] == [other.feed(piece) for piece in pieces]
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"}\n", b'"}]\r\n', b"\xe2\x80\xa6"])
+def test_events_and_lines_do_not_wait(end: bytes) -> None:
+    stream = Stream(FOUND, evenly=True)
+    assert stream.feed(b"data: " + VALUE[:9] + end) == b"data: " + VALUE[:9] + end
+    assert stream.feed(b"abc") == b""
 
 
 def test_of_two_the_longer_and_then_the_first() -> None:

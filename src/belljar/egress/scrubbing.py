@@ -47,11 +47,13 @@ class Incoming:
         self.reason = found.replace(reason)
         self.headers = scrubbed(found, headers)
         if status < 200 or status in _WITHOUT_BODY or method.upper() == b"HEAD":
+            if _first(headers, b"content-encoding"):  # the length of what is not packed here
+                self.headers = [one for one in self.headers if one[0].lower() != b"content-length"]
             return
         if status == 206 or _first(headers, b"content-type").startswith(b"multipart/byteranges"):
             raise failed(f"{host} answers with a part of something: a secret could begin in it")
-        self._stream = Stream(found)
-        packings = _packings(host, headers)
+        self._stream = Stream(found, evenly=True)
+        packings = _packings(host, self.headers)
         self._unpack = [_Unpacking(packing, host) for packing in reversed(packings)]
         dropped = {b"content-encoding"} if packings else set()
         if packings or resizing:

@@ -3,7 +3,8 @@
 The spellings of a text: as it is in either case, each character also as %41, %2541, \\u0041, \\x41
 or, unless it is a plain one, as an HTML entity; in hexadecimal; in base64, wherever in the encoded
 bytes it begins, also with line breaks; in UTF-16. A stream may come in any pieces, the outcome is
-the same, and no more is held back than what may be the beginning of a find.
+the same, and no more is held back than what may be the beginning of a find; or, where that would
+tell what is looked for, of any.
 """
 
 from __future__ import annotations
@@ -32,6 +33,12 @@ _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _STANDARD = bytes.maketrans(b"-_", b"+/")
 _NOTHING = b"(?!)"  # matches nowhere
 _BREAKS = (b"\n", b"\r\n", b"\\n")
+_LETTER = rb"[A-Za-z0-9+/_-]"
+_APART = re.compile(
+    rb"[^\x20-\x7e\0\r\n]|(?<!%b)(?<!\r)\n|(?<!%b)\r\n|\n(?!%b|\Z)|\r(?!\n|\Z)"
+    % (_LETTER, _LETTER, _LETTER)
+)
+"""What no spelling of any text goes across: line breaks are between letters of base64 only."""
 
 
 class Form:
@@ -114,6 +121,8 @@ class Spellings:
         beginnings = b"|".join(_beginning(form.elements) for form in self._forms)
         self._beginnings = re.compile(b"(?=" + beginnings + b")", re.DOTALL)
         self._reach_bytes = max((form.anchor.reach_bytes for form in self._forms), default=0)
+        lengths = (sum(len(one[0]) for one in form.elements) for form in self._forms)
+        self._longest_bytes = max(lengths, default=0)
 
     def replace(self, data: bytes) -> bytes:
         """In something that is whole."""
@@ -122,11 +131,14 @@ class Spellings:
     def occur(self, data: bytes) -> bool:
         return any(self._judge(data, at, last=True)[0] for at in self._starts(data, last=True))
 
-    def advance(self, data: bytes, *, last: bool) -> tuple[bytes, bytes]:
-        """What can be passed on, and what must wait for more: nothing if this is the `last`."""
+    def advance(self, data: bytes, *, last: bool, until: int | None = None) -> tuple[bytes, bytes]:
+        """What can be passed on, and what must wait for more: nothing if this is the `last`. What
+        begins at `until` or later waits in any case."""
         done: list[bytes] = []
-        at = 0
+        at, until = 0, len(data) if until is None else until
         for start in self._starts(data, last=last):
+            if start >= until:
+                break
             if start < at:
                 continue
             end, best = self._judge(data, start, last=last)
@@ -137,8 +149,16 @@ class Spellings:
             elif end:
                 done.append(data[at:start])
                 return b"".join(done), data[start:]
-        done.append(data[at:])
-        return b"".join(done), b""
+        until = max(at, until)
+        done.append(data[at:until])
+        return b"".join(done), data[until:]
+
+    def undecided(self, data: bytes) -> int:
+        """From where on a spelling of any text as long as these could go on behind the data."""
+        first = max(0, len(data) - self._longest_bytes)
+        for apart in _APART.finditer(data, first):
+            first = apart.end()
+        return first
 
     def _starts(self, data: bytes, *, last: bool) -> list[int]:
         """Where one may begin, in ascending order."""
@@ -164,14 +184,19 @@ class Spellings:
 
 
 class Stream:
-    """A replacement in something that comes in pieces."""
+    """A replacement in something that comes in pieces. `evenly`: what waits for the next piece says
+    nothing about the text that is looked for; else it is only what may be its beginning, and
+    whoever can choose the data finds the text out, character by character."""
 
-    def __init__(self, spellings: Spellings) -> None:
+    def __init__(self, spellings: Spellings, *, evenly: bool = False) -> None:
         self._spellings = spellings
+        self._evenly = evenly
         self._waiting = b""
 
     def feed(self, data: bytes) -> bytes:
-        done, self._waiting = self._spellings.advance(self._waiting + data, last=False)
+        data = self._waiting + data
+        until = self._spellings.undecided(data) if self._evenly else None
+        done, self._waiting = self._spellings.advance(data, last=False, until=until)
         return done
 
     def finish(self) -> bytes:
