@@ -6,11 +6,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
 from belljar.conversation import Conversation
-from belljar.engines.base import DoorEngine, Doors, Engine
+from belljar.engines.base import DoorEngine, Doors, Engine, Wall
 from belljar.errors import BelljarError, NetworkRefused, TrailError
 from belljar.model import Request, Result
 from belljar.sandbox import Order
@@ -92,6 +93,7 @@ class Outlet:
         self._secrets = secrets
         self._entries = [entry]
         self._users = 1
+        self._strays = 0
         self._on_egress = on_egress
         self._runs: dict[str, list[Egress]] = {}
         self._unwritten: set[asyncio.Future[None]] = set()
@@ -178,6 +180,21 @@ class Outlet:
         if self._on_egress:
             self._on_egress(egress, entry.tenant)
 
+    def look(self, engine: Engine, wall: Wall) -> None:
+        """For what went past the gateway and reached nothing; where the wall can tell."""
+        if not engine.capabilities.doors:
+            return
+        from belljar.network import Egress
+
+        count = cast(DoorEngine, engine).strays(wall)
+        if more := count - self._strays:
+            self._strays = count
+            why = "dialled or sent past the gateway: nothing leads there"
+            told = Egress(
+                at=time.time(), host="", port=0, verdict="refused", scheme="direct", why=why
+            )
+            self.tried(dataclasses.replace(told, count=more))
+
     def watch(self, run: str) -> None:
         """A run of a kept sandbox begins."""
         self._runs[run] = []
@@ -204,6 +221,7 @@ class Outlet:
         self._unwritten.discard(future)
         if not future.cancelled() and isinstance(error := future.exception(), TrailError):
             if self._failure is None:
+                self.rules = ()
                 cutting = asyncio.ensure_future(self._cut())
                 cutting.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._failure = self._failure or error
