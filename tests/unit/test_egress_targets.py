@@ -36,6 +36,27 @@ def test_not_a_port(text: str) -> None:
         targets.authority(text, None)
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: targets.absolute("https://host.example/a?key=hidden"),
+        lambda: targets.absolute("http://me:hidden@host.example/a?key=hidden"),
+        lambda: targets.authority("me:hidden@host.example:443", None),
+        lambda: targets.origin("a?key=hidden", "GET"),
+        lambda: targets.origin("/a?key=1#hidden", "GET"),
+    ],
+)
+def test_nothing_secret_of_an_address_is_told(read) -> None:
+    with pytest.raises(Refusal) as refusal:
+        read()
+    assert "hidden" not in refusal.value.why
+
+
+def test_the_claimed_host_is_only_that() -> None:
+    for text in ("http://me:hidden@h.example:1/x", "me:hidden@h.example:1", "ftp://h.example:1?a"):
+        assert targets.claimed(text) == "h.example:1"
+
+
 def test_one_spelling() -> None:
     assert targets.authority("API.Example.COM:8443", None) == Target("api.example.com", 8443)
     assert targets.absolute("HTTP://Host.example") == (Target("host.example", 80), "/")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import h11
 
 from . import tunnel
-from .http import Event, Headers, Http, passed_on, values
+from .http import Event, Headers, Http, passed_on, values, without_quotes
 from .ledger import Attempt
 from .limits import Watched
 from .refusal import Refusal, blocked, failed
@@ -169,7 +169,8 @@ class Exchange:
 
 
 def _bad_body(error: h11.RemoteProtocolError) -> Refusal:
-    return blocked(f"the request's body is not proper HTTP ({error})", status=400)
+    why = without_quotes(error)
+    return blocked(f"the request's body is not proper HTTP ({why})", status=400)
 
 
 def _switching(event: h11.InformationalResponse) -> h11.InformationalResponse:

@@ -17,10 +17,14 @@ _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-connection proxy-authenticate proxy-authorization te trailer "
     b"transfer-encoding upgrade".split()
 )
+_OTHER_METHOD = frozenset(b"x-http-method-override x-http-method x-method-override".split())
+_OTHER_PATH = frozenset(b"x-original-url x-rewrite-url".split())
+"""Some servers serve what is named there instead of what was asked for."""
 _FRAMING = frozenset((b"host", b"content-length"))
 # h11 joins folded lines, takes a bare line feed and equal lengths twice. Others read otherwise.
 _LINE = re.compile(rb"[^ \n]+ [^ \n]+ HTTP/1\.[01]\r\n")
 _LOOSE = re.compile(rb"\n[ \t]|(?<!\r)\n")
+_QUOTED = re.compile(r":? (?:bytearray\()?b['\"]")
 _LENGTH = re.compile(rb"\ncontent-length[ \t]*:", re.IGNORECASE)
 
 Event = h11.Event | type[h11.PAUSED]
@@ -95,6 +99,23 @@ def passed_on(
     for name, value in headers:
         if name.lower() not in dropped:
             yield name, value
+
+
+def other_methods(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
+    """By which a request asks to be taken for one with another method: rules are about both."""
+    found = [value for name, value in headers if name.lower() in _OTHER_METHOD]
+    return [value.strip().upper().decode("ascii", "replace") for value in found]
+
+
+def check_one_path(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Where rules are about paths."""
+    if any(name.lower() in _OTHER_PATH for name, _ in headers):
+        raise blocked("a request that names another path in a header, and rules are about paths")
+
+
+def without_quotes(error: h11.RemoteProtocolError) -> str:
+    """h11's words without what it quotes: queries, credentials and bodies go into no record."""
+    return _QUOTED.split(str(error), maxsplit=1)[0]
 
 
 def values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:

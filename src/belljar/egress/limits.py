@@ -65,6 +65,8 @@ class Connection:
         self.task: asyncio.Task[None] | None = None
         self.target: tuple[str, int] | None = None
         """Where something is on its way to right now."""
+        self.asked: tuple[str, str] | tuple[None, None] = None, None
+        """With which method and path, if that is known."""
         self.is_tunnel = False
         self.is_resting = False
         """Kept open by a client that asks for nothing at the moment."""

@@ -98,7 +98,7 @@ class Outlet:
                 continue
             target = Target(*connection.target)
             try:
-                found = self.permit(target)
+                found = self.permit(target, *connection.asked)
             except Refusal:
                 connection.cut(refused(f"{target.host} is not allowed any more"))
             else:

@@ -118,7 +118,8 @@ class Relay:
         if self._fixed:
             attempt.host, attempt.port = self._fixed
         self.requests += 1
-        refusal = blocked(f"not a proper HTTP/1.1 request ({error})", status=400)
+        why = http.without_quotes(error)
+        refusal = blocked(f"not a proper HTTP/1.1 request ({why})", status=400)
         attempt.ended(refusal)
         await self._refuse(refusal)
 
@@ -127,7 +128,7 @@ class Relay:
     async def _connect(self, request: h11.Request, attempt: Attempt) -> Way:
         self._client.check_head(request)
         text = request.target.decode("ascii")
-        attempt.host = text[:253]
+        attempt.host = targets.claimed(text)
         target = targets.authority(text, None)
         attempt.host, attempt.port = target
         hosts = http.values(request.headers, b"host")
@@ -151,10 +152,14 @@ class Relay:
         await self._outlet.pace.wait()
         given = self._outlet.rules
         attempt.rule = self._outlet.permit(target, attempt.method, attempt.path).rule
+        for method in http.other_methods(request.headers):
+            self._outlet.permit(target, method, attempt.path)
         if targets.has_path_rules(given, target):
             targets.clear_path(attempt.path)
+            http.check_one_path(request.headers)
         outgoing = self._outgoing(request, target, path)
         self._connection.target = target
+        self._connection.asked = attempt.method, attempt.path
         try:
             upstream = await self._reach(target, attempt)
             sent, received = upstream.meter.sent, upstream.meter.received
@@ -165,11 +170,11 @@ class Relay:
                 attempt.bytes_sent = upstream.meter.sent - sent
                 attempt.bytes_received = upstream.meter.received - received
         finally:
-            self._connection.target = None
+            self._connection.target, self._connection.asked = None, (None, None)
         attempt.allowed()
         if switched:
             return False
-        if upstream.http.reusable():
+        if upstream.http.reusable() and not upstream.http.state.trailing_data[0]:
             upstream.http.state.start_next_cycle()
         else:
             self._drop_upstream()
@@ -199,7 +204,7 @@ class Relay:
             path = targets.origin(text, attempt.method)
             if not hosts:
                 raise blocked("a request without a Host header", status=400)
-            attempt.host = hosts[0][:253]
+            attempt.host = targets.claimed(hosts[0])
             target = targets.authority(hosts[0], 80)
             if target.port != 80:
                 raise blocked(f"a request to port 80 for {target.host}:{target.port}")

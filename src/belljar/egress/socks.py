@@ -7,7 +7,7 @@ import struct
 
 from .ledger import Attempt
 from .outlet import Outlet
-from .refusal import FAILED, Refusal, blocked
+from .refusal import FAILED, Refusal, blocked, failed
 from .relay import Way
 from .streams import Begun, Stream
 from .targets import authority
@@ -56,9 +56,9 @@ async def open_way(outlet: Outlet, stream: Stream) -> Way | None:
             await _reply(stream, _NO_COMMAND)
             raise blocked("SOCKS asks for something else than a connection")
         if kind != _NAME:
-            await _reply(stream, _NOT_ALLOWED)
             length = {_IPV4: 4, _IPV6: 16}.get(kind, 0)
             attempt.host = _shown(await given.take(length))
+            await _reply(stream, _NOT_ALLOWED)
             raise blocked("addresses are not dialled, only names (socks5h, not socks5)")
         (length,) = await given.take(1)
         name = (await given.take(length)).decode("latin-1")
@@ -71,6 +71,7 @@ async def open_way(outlet: Outlet, stream: Stream) -> Way | None:
             attempt.rule = outlet.permit(target).rule
             judged = await outlet.look_up(target)
         except Refusal as refusal:
+            attempt.ended(refusal)
             await _reply(stream, _UNREACHABLE if refusal.verdict == FAILED else _NOT_ALLOWED)
             raise
         await _reply(stream, _GRANTED)
@@ -79,6 +80,9 @@ async def open_way(outlet: Outlet, stream: Stream) -> Way | None:
         with contextlib.suppress(OSError):
             await stream.end()
         return None
+    except BaseException:
+        attempt.ended(failed("the connection broke"))  # who hangs up early has tried, too
+        raise
     return Way(target, judged, Begun(given.rest, stream), attempt)
 
 

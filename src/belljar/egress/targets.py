@@ -13,6 +13,8 @@ from belljar.network import PORTS, Rules, host_name
 from .refusal import blocked
 
 _ABSOLUTE = re.compile(r"(?i:http)://([^/?#]+)((?:/|\?)[^#]*)?\Z")
+_BEHIND = re.compile(r"[/?#]")
+_USER = re.compile(r"[^/]*@")
 _PORT = re.compile(r"[1-9][0-9]{0,4}\Z")
 _TWICE_ENCODED = re.compile(rb"%(?:2[ef]|5c|00|25)", re.IGNORECASE)
 
@@ -53,8 +55,8 @@ def absolute(text: str) -> tuple[Target, str]:
 
 
 def claimed(text: str) -> str:
-    """The host of an address that may be none, for the record."""
-    return text.partition("://")[2].partition("/")[0][:253]
+    """The host of an address that may be none, for the record: without a password or a query."""
+    return _BEHIND.split(text.rpartition("://")[2], maxsplit=1)[0].rpartition("@")[2][:253]
 
 
 def origin(text: str, method: str) -> str:
@@ -115,4 +117,6 @@ def transparent(given: Rules) -> list[str]:
 
 
 def _shown(text: str) -> str:
+    """For the record, so without what is secret in addresses: user, password, query."""
+    text = _USER.sub("…@", text.partition("?")[0].partition("#")[0])
     return repr(text[:80] + ("…" if len(text) > 80 else ""))

@@ -71,6 +71,16 @@ def test_a_change_of_rules_cuts_what_they_do_not_name(gate: Gate, world: World) 
         way.stopped(count=3)
 
 
+def test_a_change_of_paths_cuts_what_is_under_way(gate: Gate, world: World) -> None:
+    with gate.open(Allow(HOST)) as way, way.dial() as goes:
+        goes.sendall(start("/deaf"))
+        eventually(lambda: world.visits)
+        way.change(Allow(HOST, paths=("/deaf",)))
+        way.change(Allow(HOST, paths=("/v1/*",)))
+        assert ended(goes)
+        assert "any more" in way.stopped()[0].why
+
+
 def test_connections_at_once(world: World) -> None:
     """All places taken by requests that get no answer: more are refused, others' are free."""
     with (

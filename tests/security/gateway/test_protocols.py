@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+
 import pytest
 
 from tests.world.place import World
@@ -133,6 +136,17 @@ def test_socks_verbs(way: Way, world: World) -> None:
             assert connection.recv(2) in (b"\x05\xff", b"")
     way.stopped(count=8)
     assert world.visits == []
+
+
+def test_socks_and_gone_is_told(way: Way, world: World) -> None:
+    """Who resets the connection before there is an answer has tried all the same."""
+    name = b"evil.example.org"
+    for _ in range(10):
+        connection = way.dial()
+        connection.sendall(b"\x05\x01\x00\x05\x01\x00\x03%c%b\x00\x50" % (len(name), name))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+    way.told(lambda one: one.scheme == "socks", count=10)
 
 
 def test_socks_is_no_tunnel_for_anything(way: Way, world: World) -> None:

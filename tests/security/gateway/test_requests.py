@@ -52,6 +52,41 @@ SMUGGLING = {
 }
 
 
+UNTOLD = {
+    "an odd byte in a query": b"GET http://api.example.com/a?key=hidden\x80 HTTP/1.1\r\n\r\n",
+    "https, not by CONNECT": b"GET https://x.example/a?key=hidden HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a password": b"GET http://me:hidden@api.example.com/ HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a password, CONNECT": b"CONNECT me:hidden@api.example.com:443 HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a header": START.encode() + b"Authorization : Bearer hidden\r\n\r\n",
+    "a body": START.encode() + CHUNKED.encode() + b"\r\nhidden\r\n",
+}
+
+
+@pytest.mark.parametrize("kind", UNTOLD)
+def test_no_record_has_what_records_never_have(way: Way, world: World, kind: str) -> None:
+    """Queries, credentials, bodies: also not where a refusal quotes what it refuses."""
+    way.ask(UNTOLD[kind])
+    assert way.stopped() and "hidden" not in repr(way.egress)
+
+
+OVERRIDES = {
+    "X-HTTP-Method-Override: DELETE": 403,
+    "x-http-method: delete": 403,
+    "X-Method-Override: GET, DELETE": 403,
+    "X-HTTP-Method-Override: GET": 200,
+    "X-Original-URL: /admin": 403,
+    "X-Rewrite-URL: /v1/x": 403,
+}
+
+
+@pytest.mark.parametrize("header", OVERRIDES)
+def test_a_header_that_names_another_method_or_path(gate: Gate, world: World, header: str) -> None:
+    with gate.open(Allow(HOST, methods=("GET", "POST"), paths=("/v1/*",))) as way:
+        name, _, value = header.partition(": ")
+        assert way.get(HOST, "/v1/hello", **{name: value}).status == OVERRIDES[header]
+    assert len(world.visits) == (OVERRIDES[header] == 200)
+
+
 def not_smuggled(world: World) -> None:
     for visit in world.visits:
         for head in visit.heads:
