@@ -157,6 +157,8 @@ class Held:
         await self.outlet.change(asked, self.engine, self.conversation)
 
     async def release(self) -> None:
+        if self.outlet:
+            self.outlet.look(self.engine, self.conversation.wall)
         await self.conversation.destroy()
         self.packages.close()
         if self.outlet:

@@ -273,7 +273,7 @@ class Egress:
     address: str = ""
     """Which address was dialled, if one was."""
     scheme: str = ""
-    """http, https, tunnel or socks"""
+    """http, https, tunnel or socks; direct: past the gateway, with neither host nor port"""
     method: str = ""
     path: str = ""
     status: int = 0

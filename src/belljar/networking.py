@@ -187,7 +187,7 @@ class Outlet:
         from belljar.network import Egress
 
         count = cast(DoorEngine, engine).strays(wall)
-        if more := count - self._strays:
+        if (more := count - self._strays) > 0:  # none of a wall that is gone
             self._strays = count
             why = "dialled or sent past the gateway: nothing leads there"
             told = Egress(

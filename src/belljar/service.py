@@ -390,6 +390,8 @@ class Service:
             await entry.written()
             outcome = await sandbox.run(order, on_output=on_output, on_usage=on_usage)
         finally:
+            if outlet:
+                outlet.look(pool.engine, sandbox.wall)
             # The slot is free only when the old sandbox is gone, so teardown cannot pile up.
             gone = pool.discard(sandbox, ground)
             gone.add_done_callback(self._freed)

@@ -266,6 +266,10 @@ class DoorEngine(MountingEngine, Protocol):
         """Doors for a sandbox that lives and had none, or whose gateway has gone."""
         ...
 
+    def strays(self, wall: Wall) -> int:
+        """How often code in there has dialled or sent past its doors, to where nothing leads."""
+        ...
+
     async def name_hosts(self, wall: Wall, hosts: Mapping[str, str]) -> None:
         """Changes /etc/hosts in a sandbox that has doors, and nothing else."""
         ...

@@ -232,8 +232,11 @@ class Sandbox:
         return started
 
     async def _with_egress(self, entry: Entry, result: Result) -> Result:
-        outlet = self._held.outlet if self._held else None
-        return await outlet.told(entry.id, result) if outlet else result
+        held = self._held
+        if not held or not held.outlet:
+            return result
+        held.outlet.look(held.engine, held.conversation.wall)
+        return await held.outlet.told(entry.id, result)
 
     def _done(self, entry: Entry) -> None:
         self._now = None

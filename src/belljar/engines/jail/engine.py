@@ -31,7 +31,7 @@ from belljar.model import GIB, Limits, Usage
 from belljar.runtimes.interpreter import base_interpreter
 from belljar.settings import Settings
 
-from . import launch
+from . import launch, netns
 from .lending import Lending
 from .process import ROOM_HINT, Zygote
 
@@ -153,9 +153,10 @@ class JailEngine:
                 doors=doors,
             )
             undo.pop_all()
-        return self._stands(
-            JailWall(self, ours, pidfd, group, index, isolation, limits, zygote, number)
-        )
+        wall = JailWall(self, ours, pidfd, group, index, isolation, limits, zygote, number)
+        if doors:
+            wall.watch_strays()
+        return self._stands(wall)
 
     async def attach(self, wall: Wall, mount: Mount) -> None:
         """Not to be cancelled half-way either. For what everybody may read."""
@@ -177,6 +178,11 @@ class JailEngine:
         for one in self._walls:
             if one.family == wall.family:
                 one.isolation["network"] = BY_GATEWAY
+        wall.watch_strays()
+
+    def strays(self, wall: Wall) -> int:
+        assert isinstance(wall, JailWall)
+        return wall.strays.count() if wall.strays else 0
 
     async def name_hosts(self, wall: Wall, hosts: Mapping[str, str]) -> None:
         assert isinstance(wall, JailWall)
@@ -222,7 +228,7 @@ class JailEngine:
             undo.pop_all()
         isolation = dict(parent.isolation)
         wall = JailWall(self, ours, pidfd, group, 0, isolation, limits, parent.zygote, number)
-        wall.family = parent.family
+        wall.family, wall.strays = parent.family, parent.strays
         entrances = group.open_entrances() if group else []
         return Branch(wall=self._stands(wall), family=family.detach(), entrances=tuple(entrances))
 
@@ -332,6 +338,7 @@ class JailWall(DestroyedOnce):
         self.stream = stream
         self.isolation: dict[str, str] = isolation
         self.inputs: Path | None = None
+        self.strays: netns.Strays | None = None
         self._engine = engine
         self._pidfd = pidfd
         self._group = group
@@ -370,6 +377,10 @@ class JailWall(DestroyedOnce):
         )
         return Seen(usage=usage, out_of_memory=killed)
 
+    def watch_strays(self) -> None:
+        if self.strays is None and self._pidfd >= 0:
+            self.strays = netns.Strays(self._pidfd)
+
     def kill(self) -> None:
         kill(self._pidfd)
 
@@ -380,6 +391,7 @@ class JailWall(DestroyedOnce):
             self.stream.close()
             os.close(self._pidfd)
             self._pidfd = -1
+            self.strays = None
             if self._group:
                 await removed(self._group)
         finally:
