@@ -149,7 +149,9 @@ def test_anywhere_else_it_stops_the_request(words: str, asked: dict) -> None:
 
 @pytest.mark.parametrize("host", [HOST, ELSEWHERE, "third.example.net"])
 @pytest.mark.parametrize(
-    "written", [KEY, KEY.swapcase(), KEY.hex().encode(), base64.b64encode(b"." + KEY)]
+    "written",
+    [KEY, KEY.swapcase(), KEY.hex().encode(), base64.b64encode(b"." + KEY)],
+    ids=["plain", "other case", "hex", "base64"],
 )
 def test_a_body_with_it_does_not_get_there(host: str, written: bytes) -> None:
     body = ask(host=host).body
@@ -277,6 +279,7 @@ def test_what_cannot_be_read_is_not_passed_on(how: str) -> None:
         ("deflate", zlib.compress(b"x") + b"more"),
         ("deflate", b"\x07\x07\x07"),
     ],
+    ids=["not gzip", "cut off", "garbage after", "a byte", "more after", "not deflate"],
 )
 def test_nor_what_is_broken(how: str, data: bytes) -> None:
     with pytest.raises(Refusal, match="cannot be unpacked"):
