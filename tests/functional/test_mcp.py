@@ -614,6 +614,11 @@ def test_s4_tenants_do_not_meet(portal: BlockingPortal, server: Served, remote: 
             said = bob.refused(tool, code="1", **given)
             assert "5 runs per minute" in said and "again after" in said
         bob.call("close_sandbox", sandbox_id=own)
+        # P2: what was turned away is in the trail, with its door: three sandboxes, three runs.
+        lines = asked("GET", "/v1/trail?limit=500&status=refused").json()["lines"]
+        doors = [(line["end"]["error"], line["attempt"]["door"]) for line in lines]
+        assert doors.count(("quota_exceeded", "mcp")) == 4
+        assert doors.count(("quota_exceeded", "http")) == 2
     asking = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
     headers = {"Accept": "application/json, text/event-stream", "Mcp-Session-Id": session}
     assert server.ask("POST", "/mcp", asking, headers=headers).status == 200

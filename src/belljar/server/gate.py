@@ -51,6 +51,8 @@ class Visit:
     """Who asks. Routes find it in the scope."""
 
     request_id: str
+    door: str = "http"
+    """By which it came, for the trail."""
     tenant: Tenant | None = None
     operator: bool = False
     by_cookie: bool = False

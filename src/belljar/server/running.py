@@ -32,7 +32,6 @@ async def run(
     code: str,
     options: Mapping[str, Any],
     *,
-    door: str = "http",
     execute: Callable[..., Awaitable[Result]] | None = None,
     **live: Any,
 ) -> Result:
@@ -61,7 +60,7 @@ async def run(
             if execute is None and ("on_usage" in live or tenant.quotas.cpu_s_per_day):
                 live["on_usage"] = meter.watching(live.get("on_usage"))
             work = execute or server.jar.run
-            result = await work(code, **chosen, **live, caller=caller(visit, door))
+            result = await work(code, **chosen, **live, caller=caller(visit))
             keep(visit, place, result)
     except (BelljarError, ApiError) as error:
         if meter and not isinstance(error, InvalidRequest | Unavailable):
@@ -70,13 +69,13 @@ async def run(
         server.metrics.refused.labels(tenant.name, reason).inc()
         log.info("refused", request_id=visit.request_id, reason=reason)
         if not begun:
-            await refused(server, visit, code, options, reason, door=door)
+            await refused(server, visit, code, options, reason)
         raise
     except asyncio.CancelledError:
         if meter:
             meter.broke_off()
         if not begun:
-            server.soon(refused(server, visit, code, options, "client_gone", door=door))
+            server.soon(refused(server, visit, code, options, "client_gone"))
         raise
     tenant.used(result.usage.cpu_ms)
     server.metrics.ended(tenant.name, result)
@@ -112,8 +111,6 @@ async def refused(
     code: str,
     options: Mapping[str, Any],
     reason: str,
-    *,
-    door: str = "http",
 ) -> None:
     """Every attempt is in the trail, those too that never came to run (P2); a crowd of them as its
     number."""
@@ -121,14 +118,14 @@ async def refused(
     if not server.refusals.admit(visit.tenant.name, reason):
         return
     try:
-        await server.jar.refused(code, reason, **options, caller=caller(visit, door))
+        await server.jar.refused(code, reason, **options, caller=caller(visit))
     except BelljarError as error:
         log.error("not in the trail", request_id=visit.request_id, error=str(error))
 
 
-def caller(visit: Visit, door: str = "http") -> Caller:
+def caller(visit: Visit) -> Caller:
     assert visit.tenant is not None
-    return Caller(tenant=visit.tenant.name, door=door, request_id=visit.request_id)
+    return Caller(tenant=visit.tenant.name, door=visit.door, request_id=visit.request_id)
 
 
 def keep(visit: Visit, place: Place, result: Result) -> None:

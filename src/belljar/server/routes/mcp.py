@@ -21,7 +21,7 @@ from belljar.server.errors import ApiError
 from belljar.server.gate import Visit, visit_of
 from belljar.server.sandboxes import Owned
 from belljar.server.server import Server
-from belljar.server.steps import Step, finished
+from belljar.server.steps import Step, finished, noted
 from belljar.server.tenants import Tenant
 
 if TYPE_CHECKING:  # the SDK is loaded when somebody comes
@@ -44,6 +44,7 @@ class Doors:
         server: Server = scope["app"].state.server
         visit: Visit = scope["belljar"]
         assert visit.tenant is not None  # the gate lets nobody else in
+        visit.door = DOOR
         if scope["method"] not in ("POST", "DELETE"):
             # Nothing is ever sent to clients unasked, so there is no stream to open with GET.
             refusal = ApiError("method_not_allowed", "send POST, or DELETE to end a session")
@@ -107,20 +108,21 @@ class TenantHost:
 
         with _refusals():
             return await running.run(
-                self._server, self._request(asked), code, options, door=DOOR, execute=execute
+                self._server, self._request(asked), code, options, execute=execute
             )
 
     async def open(self, asked: Asked, options: Mapping[str, Any]) -> Kept:
-        caller = running.caller(visit_of(self._request(asked)), DOOR)
+        visit = visit_of(self._request(asked))
         with _refusals():
-            return _kept(
-                await self._server.book.make(
-                    self._tenant,
-                    {**options, "idle_s": self.terms.idle_s},
-                    datasets={},
-                    caller=caller,
+            async with noted(self._server, visit, None, ""):
+                return _kept(
+                    await self._server.book.make(
+                        self._tenant,
+                        {**options, "idle_s": self.terms.idle_s},
+                        datasets={},
+                        caller=running.caller(visit),
+                    )
                 )
-            )
 
     async def run(self, asked: Asked, kept: Kept, code: str, timeout_s: float | None) -> Result:
         request = self._request(asked)
@@ -133,16 +135,21 @@ class TenantHost:
                 step.abandon()
 
     async def install(self, asked: Asked, kept: Kept, packages: Sequence[str]) -> Mapping[str, str]:
+        visit, owned = visit_of(self._request(asked)), _owned(kept)
         with _refusals():
-            self._tenant.start()
-            return await finished(self._server, _owned(kept), lambda: kept.box.install(*packages))
+            async with noted(self._server, visit, owned, ""):
+                self._tenant.start()
+                return await finished(self._server, owned, lambda: kept.box.install(*packages))
 
     async def fork(
         self, asked: Asked, kept: Kept, count: int, before_run: int | None
     ) -> list[Kept]:
-        owned, book = _owned(kept), self._server.book
+        visit, owned, book = visit_of(self._request(asked)), _owned(kept), self._server.book
         with _refusals():
-            made = await finished(self._server, owned, lambda: book.fork(owned, count, before_run))
+            async with noted(self._server, visit, owned, ""):
+                made = await finished(
+                    self._server, owned, lambda: book.fork(owned, count, before_run)
+                )
             return [_kept(one) for one in made]
 
     async def rollback(self, asked: Asked, kept: Kept, run_id: int) -> None:
