@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from belljar.errors import Unavailable
+from belljar.extras import install
 
 FOLDER = "network"
 FILE = "authority.pem"
@@ -126,6 +127,6 @@ def _certificates() -> ModuleType:
         from belljar.egress import certificates
     except ImportError as error:
         raise Unavailable(
-            "network: the library cryptography is missing", hint="pip install 'belljar[network]'"
+            "network: the library cryptography is missing", hint=install("network")
         ) from error
     return certificates

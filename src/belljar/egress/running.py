@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from belljar.errors import BelljarError, InvalidRequest, Unavailable
+from belljar.extras import install
 from belljar.network import Egress, host_name
 from belljar.network import rules as as_rules
 from belljar.runtimes.interpreter import base_interpreter
@@ -229,9 +230,7 @@ def _libraries() -> list[str]:
     for name in ("h11", "cryptography"):
         spec = find_spec(name)
         if spec is None or not spec.origin:
-            raise Unavailable(
-                f"network: the library {name} is missing", hint="pip install 'belljar[network]'"
-            )
+            raise Unavailable(f"network: the library {name} is missing", hint=install("network"))
         found.append(str(Path(spec.origin).parents[1]))
     return list(dict.fromkeys(found))
 

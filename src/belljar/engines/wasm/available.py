@@ -7,6 +7,7 @@ import sys
 from importlib.util import find_spec
 
 from belljar.engines.base import Missing
+from belljar.extras import install
 from belljar.settings import Settings
 
 from . import runtimes
@@ -21,7 +22,7 @@ def why_not(settings: Settings) -> Missing | None:
             hint=f"use Linux on {' or '.join(MACHINES)}",
         )
     if find_spec("wasmtime") is None:
-        return Missing(why="wasmtime is not installed", hint="pip install 'belljar[wasm]'")
+        return Missing(why="wasmtime is not installed", hint=install("wasm"))
     if not settings.build_environments and runtimes.missing(settings):
         return Missing(
             why="its interpreters are not here, and fetching them on first use is turned off",

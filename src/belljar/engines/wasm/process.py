@@ -14,6 +14,7 @@ from pathlib import Path
 from belljar.engines.linux.answer import answer
 from belljar.engines.linux.control import send
 from belljar.errors import EngineError, EngineUnavailable
+from belljar.extras import install
 from belljar.runtimes.interpreter import base_interpreter
 
 from . import runtimes
@@ -115,7 +116,7 @@ class Zygote:
 def _launch(runtime: Runtime, module: Path) -> tuple[socket.socket, subprocess.Popen[bytes], int]:
     spec = find_spec("wasmtime")
     if spec is None or not spec.origin:
-        raise EngineUnavailable("wasmtime is not installed", hint="pip install 'belljar[wasm]'")
+        raise EngineUnavailable("wasmtime is not installed", hint=install("wasm"))
     paths = [_PACKAGE_ROOT, str(Path(spec.origin).parents[1])]
     configuration = {
         "runtime": runtime.name,
