@@ -21,7 +21,8 @@ _PIECE = 1 << 16
 
 
 class Upstream:
-    """Used as a context. `heard`: what it was asked for, by whichever way."""
+    """Used as a context. `heard`: what it was asked for, by whichever way; `shown`: with which
+    Authorization."""
 
     def __init__(self, folder: Path) -> None:
         """`folder`: for its certificate authority."""
@@ -29,6 +30,7 @@ class Upstream:
         from belljar.egress.certificates import Contexts
 
         self.heard: list[str] = []
+        self.shown: list[str] = []
         self.address = ".".join(["127", *(str(random.randint(2, 250)) for _ in range(3))])
         authority = Authority.load(folder)
         self._bundle = folder / "upstream.pem"
@@ -80,11 +82,12 @@ class Upstream:
         return f"{scheme}://{name}:{port}{path}"
 
     def _serve(self, port: int, secure: ssl.SSLContext | None) -> http.server.ThreadingHTTPServer:
-        heard = self.heard
+        heard, shown = self.heard, self.shown
 
         class Handler(_Handler):
             def do_GET(self) -> None:
                 heard.append(self.path)
+                shown.append(self.headers.get("Authorization", ""))
                 super().do_GET()
 
         try:
@@ -119,14 +122,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
-        """/hello, or /bytes/N: that many, always the same."""
+        """/hello; /echo: the request's Authorization; /bytes/N: that many, always the same."""
         kind, _, size = self.path.lstrip("/").partition("/")
-        total = int(size) if kind == "bytes" else len(b"hello")
+        short = self.headers.get("Authorization", "").encode() if kind == "echo" else b"hello"
+        total = int(size) if kind == "bytes" else len(short)
         self.send_response(200)
         self.send_header("Content-Length", str(total))
         self.end_headers()
         if kind != "bytes":
-            self.wfile.write(b"hello")
+            self.wfile.write(short)
             return
         for piece in _pieces(total):
             self.wfile.write(piece)

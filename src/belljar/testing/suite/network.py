@@ -1,4 +1,4 @@
-"""A network of named hosts, through the gateway, and no other way out (N1)."""
+"""A network of named hosts, through the gateway, and no other way out (N1, N2)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from belljar.engines import registry
 from belljar.errors import Unsupported
 from belljar.jar import Belljar
 from belljar.kept.sync import Sandbox
+from belljar.network import Secret
 from belljar.testing.base import Suite
 from belljar.testing.upstream import NAME, OTHER, SECOND, Upstream, digest
 
@@ -70,6 +71,16 @@ status, content = body(large)
 while data := content.read(1 << 16):
     found.update(data)
 print(found.hexdigest())
+"""
+SECRET = """
+import os, urllib.error, urllib.request
+held = os.environ['KEY']
+for url in URLS:
+    request = urllib.request.Request(url, headers={'Authorization': f'Bearer {held}'})
+    try:
+        print(urllib.request.urlopen(request, timeout=60).read().decode() == f'Bearer {held}')
+    except urllib.error.HTTPError as error:
+        print(error.code)
 """
 CUT = """
 import http.client
@@ -155,6 +166,27 @@ class Networked(Suite):
         assert result.stdout.split() == [str(count), digest(size)], result
         assert len(result.egress) == count + 1
         assert {one.verdict for one in result.egress} == {"allowed"}
+
+    def test_n2_a_secret_is_used_and_never_had(
+        self, connected: Belljar, upstream: Upstream
+    ) -> None:
+        """Its host gets the value, and what that says back has the placeholder; another host that
+        is allowed, and plain http, get nothing."""
+        value = "sk-conformance-0123456789"
+        ways = ((NAME, True), (SECOND, True), (NAME, False))
+        urls = [upstream.url("/echo", name, secure=secure) for name, secure in ways]
+        upstream.shown.clear()
+        result = connected.run(
+            f"URLS = {urls}\n{SECRET}",
+            network=upstream.rule() + upstream.rule(SECOND),
+            secrets={"KEY": Secret(value, host=NAME)},
+            engine=self.engine,
+            timeout_s=100,
+        )
+        assert result.stdout.split() == ["True", "403", "403"], result
+        assert upstream.shown == [f"Bearer {value}"]
+        assert [one.verdict for one in result.egress] == ["allowed", "blocked", "blocked"]
+        assert value not in result.to_json()
 
     def test_n1_a_kept_sandboxes_rules_change_while_it_lives(
         self, connected: Belljar, upstream: Upstream
