@@ -7,9 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from belljar.conversation import Conversation
+from belljar.conversation import Conversation, Refusal
 from belljar.engines.base import Branch, CannotMount, Engine, Ground, MountingEngine
-from belljar.errors import EngineUnavailable, LimitExceeded, Unsupported
+from belljar.errors import (
+    Busy,
+    EngineUnavailable,
+    InvalidRequest,
+    LimitExceeded,
+    SandboxLost,
+    Unsupported,
+)
 from belljar.model import Request
 from belljar.trail.entry import Entry, Recorder
 
@@ -141,6 +148,17 @@ class Held:
                 raise unmountable(error) from error
             raise
         return True
+
+    async def ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        """The agent's answer; what it refuses is raised in the caller's words."""
+        try:
+            return await self.conversation.ask(op, **fields)
+        except Refusal as refusal:
+            if refusal.kind == "lost":
+                raise SandboxLost(f"the state of this sandbox is lost: {refusal}") from None
+            if refusal.kind == "busy":
+                raise Busy(str(refusal)) from None
+            raise InvalidRequest(f"{op}: {refusal}") from None
 
     async def connected(self) -> None:
         """Its way to the network is there, if it has one."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 from belljar.conversation import Conversation, Refusal
 from belljar.errors import InvalidRequest, SandboxLost, Unsupported
@@ -118,6 +118,21 @@ class Process:
             await self._until(lambda: not self.running)
         return await asyncio.shield(self._told) if self._told else self.result()
 
+    async def finish(self, stdin: str | bytes, *, within_s: float) -> Result:
+        """Feeds it and waits; ends it when the time is over, or when nobody waits any more."""
+        try:
+            if stdin:
+                await self.write(stdin)
+            await self.close_stdin()
+            return await self.wait(within_s)
+        except TimeoutError:
+            self.timed_out = True
+            await self.kill()
+            return await self.wait()
+        except asyncio.CancelledError:
+            await self.kill()
+            raise
+
     async def output(self) -> AsyncIterator[events.Printed]:
         """What it prints, from the start (as far as that is still held), until it ends."""
         seen = self._forgotten
@@ -224,6 +239,33 @@ class Process:
             self._waiting.discard(news)
         if self._conversation.lost and self.running:
             raise SandboxLost(f"the sandbox is gone: {self._conversation.lost}")
+
+
+P = TypeVar("P", bound=Process)
+
+
+class Processes(Generic[P]):
+    """Those of one sandbox that are known here, by their ids."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, P] = {}
+
+    def add(self, process: P) -> None:
+        """Those that have ended are forgotten with the next."""
+        self._known = {n: known for n, known in self._known.items() if known.running}
+        self._known[process.process_id] = process
+
+    def get(self, process_id: int) -> P:
+        found = self._known.get(process_id)
+        if found is None:
+            raise InvalidRequest(f"process: there is none with the id {process_id!r}")
+        return found
+
+    def running(self) -> list[Process]:
+        return [process for process in self._known.values() if process.running]
+
+    def __iter__(self) -> Iterator[P]:
+        return iter(self._known.values())
 
 
 def command(program: str | Sequence[str], *, shell: bool) -> list[str]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from belljar import client, inputs
-from belljar.conversation import Refusal
 from belljar.core import Belljar
 from belljar.errors import (
     Busy,
@@ -22,11 +20,13 @@ from belljar.errors import (
     TrailError,
 )
 from belljar.holding import Held
-from belljar.kept import events, setup, telling
+from belljar.kept import events, setup
 from belljar.kept.family import Family
 from belljar.kept.files import Files
+from belljar.kept.interpreter import Interpreter
+from belljar.kept.lifetime import Lifetime
 from belljar.kept.options import make_options
-from belljar.kept.processes import Process, command
+from belljar.kept.processes import Process, Processes, command
 from belljar.kept.run import Run
 from belljar.kept.setup import WORKSPACE
 from belljar.model import Result
@@ -65,16 +65,9 @@ class Sandbox:
         self._held: Held | None = None
         self._family: Family | None = None
         self._turn = asyncio.Lock()
-        self._runs = 0
-        self._ended = ""
-        """Why no run can start any more, if so."""
-        self._lost = ""
-        """Why the state is gone, if so."""
-        self._checkpoints: tuple[int, ...] = ()
-        self._timers: list[asyncio.TimerHandle] = []
-        self._closing: asyncio.Task[None] | None = None
-        self._now: Run | None = None
-        self._processes: dict[int, Process] = {}
+        self._interpreter = Interpreter()
+        self._processes = Processes[Process]()
+        self._lifetime = Lifetime()
 
     async def __aenter__(self) -> Sandbox:
         await self.open()
@@ -90,7 +83,7 @@ class Sandbox:
 
     async def open(self) -> None:
         """Makes the sandbox; `async with` does it."""
-        if self._held or self._ended:
+        if self._held or self.ended:
             return
         self._jar = self._jar or Belljar()
         self._held = held = await self._jar.keep(
@@ -100,12 +93,13 @@ class Sandbox:
             maximum_s=self.maximum_s,
         )
         self._family = Family(held)
+        self._lifetime.begin(self._destroy)
         try:
             await self._set_up(held)
         except BaseException:
             await self.close()
             raise
-        self._start_timers()
+        self._lifetime.count(self._options, self._quiet_s)
 
     async def _set_up(self, held: Held) -> None:
         talk = held.conversation
@@ -123,17 +117,17 @@ class Sandbox:
     @property
     def ended(self) -> str:
         """Why it has ended; empty as long as it has not."""
-        return self._ended
+        return self._lifetime.ended
 
     @property
     def running(self) -> bool:
         """Whether a run is under way."""
-        return self._now is not None
+        return self._interpreter.now is not None
 
     @property
     def runs(self) -> int:
         """How many there were."""
-        return self._runs
+        return self._interpreter.runs
 
     @property
     def ground(self) -> tuple[str, str, str]:
@@ -160,12 +154,11 @@ class Sandbox:
         """Runs `code` after everything that ran before."""
         attempt = await self._entry("run", code=code, timeout_s=timeout_s, stdin=stdin)
         async with attempt as entry, self._taking_turns():
-            await self._usable().connected()
-            started = self._begin(code, timeout_s, stdin, on_event, entry)
+            held, started = await self._begin(code, timeout_s, stdin, on_event, entry)
             try:
-                return await entry.end(await self._with_egress(entry, await started.result()))
+                return await self._interpreter.told(held, entry, await started.result())
             finally:
-                self._done(entry)
+                self._interpreter.done(held, entry)
 
     async def stream(
         self, code: str, *, timeout_s: float | None = None, stdin: str | bytes = b""
@@ -173,88 +166,46 @@ class Sandbox:
         """As `run`, but yields what happens while it happens; the last event has the result."""
         attempt = await self._entry("run", code=code, timeout_s=timeout_s, stdin=stdin)
         async with attempt as entry, self._taking_turns():
-            await self._usable().connected()
-            started = self._begin(code, timeout_s, stdin, None, entry)
+            held, started = await self._begin(code, timeout_s, stdin, None, entry)
             try:
                 async for event in started.happening():
                     if isinstance(event, events.Ended):
-                        result = await self._with_egress(entry, event.result)
-                        event = events.Ended(result=await entry.end(result))
+                        result = await self._interpreter.told(held, entry, event.result)
+                        event = events.Ended(result=result)
                     yield event
             finally:
-                self._done(entry)
+                self._interpreter.done(held, entry)
                 started.cancel()
 
-    def interrupt(self) -> None:
-        """KeyboardInterrupt in the run that is under way; the state stays."""
-        if self._now:
-            self._now.interrupt()
-
-    def kill(self) -> None:
-        """Ends the run that is under way, with the state of the sandbox."""
-        if self._now:
-            self._now.kill()
-
-    def extend(self, seconds: float) -> None:
-        """More time for the run that is under way, within the operator's maximum."""
-        if self._now:
-            self._now.extend(seconds)
-
-    def _begin(
+    async def _begin(
         self,
         code: str,
         timeout_s: float | None,
         stdin: str | bytes,
         on_event: Callable[[events.Event], None] | None,
         entry: Entry,
-    ) -> Run:
-        held = self._usable()
-        if self._runs >= self._options.max_runs:
-            raise SandboxEnded(
-                f"this sandbox has done its {self._options.max_runs} runs",
-                hint="make a new one, or allow more with max_runs",
-            )
-        request = held.check(code, timeout_s, stdin)
-        self._runs += 1
-        started = Run(
-            held.conversation,
-            run_id=self._runs,
-            limits=request.limits,
-            maximum_s=held.maximum_s,
-            result=lambda told: self._result(held, told),
+    ) -> tuple[Held, Run]:
+        await self._usable().connected()
+        held = self._usable()  # it may have ended meanwhile
+        started = self._interpreter.begin(
+            held, code, timeout_s, stdin, on_event, entry, max_runs=self._options.max_runs
         )
-        if held.outlet:
-            held.outlet.watch(entry.id)
-        started.on_event = on_event
-        started.start(request.code, stdin=request.stdin)
-        held.conversation.wall.settle()  # in the time that the question takes to get there
-        self._now = started
-        return started
+        return held, started
 
-    async def _with_egress(self, entry: Entry, result: Result) -> Result:
-        held = self._held
-        if not held or not held.outlet:
-            return result
-        held.outlet.look(held.engine, held.conversation.wall)
-        return await held.outlet.told(entry.id, result)
+    def interrupt(self) -> None:
+        """KeyboardInterrupt in the run that is under way; the state stays."""
+        if self._interpreter.now:
+            self._interpreter.now.interrupt()
 
-    def _done(self, entry: Entry) -> None:
-        self._now = None
-        if self._held and self._held.outlet:
-            self._held.outlet.unwatch(entry.id)
+    def kill(self) -> None:
+        """Ends the run that is under way, with the state of the sandbox."""
+        if self._interpreter.now:
+            self._interpreter.now.kill()
 
-    def _result(self, held: Held, told: Mapping[str, Any]) -> Result:
-        result = telling.make_result(held, told, run_id=self._runs)
-        if not result.state_kept:
-            self._lost = {
-                "out_of_memory": "its memory ran out and the kernel ended it",
-                "timeout": "it did not react to the time-out and was ended",
-            }.get(result.status, "the code ended it")
-        known = told.get("checkpoints")
-        if isinstance(known, list):
-            done = (telling.whole(item) for item in known)
-            self._checkpoints = tuple(one for one in done if one <= self._runs)
-        return result
+    def extend(self, seconds: float) -> None:
+        """More time for the run that is under way, within the operator's maximum."""
+        if self._interpreter.now:
+            self._interpreter.now.extend(seconds)
 
     # -- files -----------------------------------------------------------------------------------
 
@@ -278,18 +229,7 @@ class Sandbox:
         held = self._usable(state=False)
         limit_s = held.check("", timeout_s, stdin).limits.timeout_s
         process = await self.start(program, shell=shell, env=env, folder=folder)
-        try:
-            if stdin:
-                await process.write(stdin)
-            await process.close_stdin()
-            return await process.wait(limit_s)
-        except TimeoutError:
-            process.timed_out = True
-            await process.kill()
-            return await process.wait()
-        except asyncio.CancelledError:
-            await process.kill()  # nobody waits for it any more
-            raise
+        return await process.finish(stdin, within_s=limit_s)
 
     async def start(
         self,
@@ -315,20 +255,16 @@ class Sandbox:
             await entry.fail(error)
             raise
         process.record(entry)
-        self._processes = {n: p for n, p in self._processes.items() if p.running}
-        self._processes[process.process_id] = process
+        self._processes.add(process)
         return process
 
     def processes(self) -> list[Process]:
         """Those that run."""
-        return [process for process in self._processes.values() if process.running]
+        return self._processes.running()
 
     def process(self, process_id: int) -> Process:
         """One that was started earlier, by its id."""
-        found = self._processes.get(process_id)
-        if found is None:
-            raise InvalidRequest(f"process: there is none with the id {process_id!r}")
-        return found
+        return self._processes.get(process_id)
 
     # -- packages --------------------------------------------------------------------------------
 
@@ -340,7 +276,7 @@ class Sandbox:
             before = held.packages.path
             if await held.install(packages):
                 new = [folder for folder in held.packages.path if folder not in before]
-                await self._ask(held, "install", package_path=new)
+                await held.ask("install", package_path=new)
             return held.packages.versions
 
     # -- the network -----------------------------------------------------------------------------
@@ -362,25 +298,17 @@ class Sandbox:
     def checkpoints(self) -> tuple[int, ...]:
         """The runs that can be undone, oldest first: `rollback` goes to before one of them."""
         gone = self._held is None or self._held.conversation.lost
-        return () if gone else self._checkpoints
+        return () if gone else self._interpreter.checkpoints
 
     async def rollback(self, run_id: int) -> None:
         """Variables and files are again what they were before that run."""
         async with await self._entry("rollback", before_run=run_id), self._taking_turns():
-            held = self._usable(state=False)
-            held.check_copies()
-            told = await self._ask(held, "rollback", run=run_id, next_run=self._runs + 1)
-            self._lost = ""
-            known = told.get("checkpoints")
-            self._checkpoints = tuple(map(telling.whole, known)) if isinstance(known, list) else ()
+            await self._interpreter.rollback(self._usable(state=False), run_id)
 
     async def restart(self) -> None:
         """A new interpreter: variables and checkpoints are gone, files stay."""
         async with await self._entry("restart"), self._taking_turns():
-            held = self._usable(state=False)
-            await self._ask(held, "restart", next_run=self._runs + 1)
-            self._lost = ""
-            self._checkpoints = ()
+            await self._interpreter.restart(self._usable(state=False))
 
     async def fork(self, count: int = 1, *, at: int | None = None) -> list[Sandbox]:
         """Independent sandboxes with the same variables and files, as they are now or were before
@@ -408,78 +336,41 @@ class Sandbox:
         child._options = self._options
         child._held = other
         child._family = self._family.branch(other)
+        child._lifetime.begin(child._destroy)
         try:
-            descriptors = (branch.family, *branch.entrances)
-            adopting = asyncio.ensure_future(child._adopt(other))
-            try:
-                await self._ask(
-                    held, "fork", run=at, entrances=len(branch.entrances), descriptors=descriptors
-                )
-            except BaseException:
-                adopting.cancel()
-                raise
-            finally:
-                for descriptor in descriptors:
-                    os.close(descriptor)
-            await adopting
+            await setup.move_in(held, other, branch, self._options, at=at)
         except BaseException:
             await child.close()
             raise
-        child._start_timers()
+        child._lifetime.count(child._options, child._quiet_s)
         return child
-
-    async def _adopt(self, held: Held) -> None:
-        await self._ask(held, "adopt", **setup.branch(held, self._options))
 
     # -- the end ---------------------------------------------------------------------------------
 
     async def close(self, why: str = "it was closed") -> None:
         """Ends the sandbox and everything in it. Branches of it live on."""
-        self._end(why)
-        if self._closing:
-            await asyncio.shield(self._closing)
-
-    def _end(self, why: str) -> None:
-        if self._closing or not self._held:
-            self._ended = self._ended or why
-            return
-        self._ended = why
-        for timer in self._timers:
-            timer.cancel()
-        self._closing = asyncio.ensure_future(self._destroy())
+        self._lifetime.end(why)
+        await self._lifetime.over()
 
     async def _destroy(self) -> None:
         assert self._held is not None and self._family is not None
         if self.before_end:
             self.before_end()
-        if self._now:
-            self._now.cancel()
+        if self._interpreter.now:
+            self._interpreter.now.cancel()
         await self._family.leave()
         with contextlib.suppress(TrailError):  # it is gone; the trail will call it lost
-            await self._held.life.close("closed", reason=self._ended)
+            await self._held.life.close("closed", reason=self.ended)
         if self._own_jar and self._jar:
             await self._jar.close()
         if self.on_end:
             self.on_end()
 
-    def _start_timers(self) -> None:
-        loop = asyncio.get_running_loop()
-        life = self._options.lifetime_s
-        self._timers = [
-            loop.call_later(life, self._end, f"it has lived for its {life:g} s"),
-            loop.call_later(self._options.idle_s, self._idle),
-        ]
-
-    def _idle(self) -> None:
-        """Ends the sandbox, or looks again when it could be time."""
+    def _quiet_s(self) -> float:
         assert self._held is not None
-        loop = asyncio.get_running_loop()
-        quiet_s = 0.0 if self._now else loop.time() - self._held.conversation.last_use
-        left_s = self._options.idle_s - quiet_s
-        if left_s <= 0:
-            self._end(f"nothing was asked of it for {self._options.idle_s:g} s")
-        else:
-            self._timers[1] = loop.call_later(left_s, self._idle)
+        if self.running:
+            return 0.0
+        return asyncio.get_running_loop().time() - self._held.conversation.last_use
 
     # -- common ----------------------------------------------------------------------------------
 
@@ -488,32 +379,17 @@ class Sandbox:
         return await self._held.entry(action, **fields) if self._held else Entry()
 
     def _usable(self, *, state: bool = True) -> Held:
-        if self._ended:
-            raise SandboxEnded(f"this sandbox has ended: {self._ended}", hint="make a new one")
+        if self.ended:
+            raise SandboxEnded(f"this sandbox has ended: {self.ended}", hint="make a new one")
         if self._held is None:
             raise Closed("this sandbox was not opened", hint="use it in a with statement")
         if self._held.conversation.lost:
             raise SandboxLost(f"the sandbox is gone: {self._held.conversation.lost}")
-        if state and self._lost:
-            raise SandboxLost(
-                f"the state of this sandbox is lost: {self._lost}",
-                hint="rollback() to a checkpoint, or restart()"
-                if self._checkpoints
-                else "restart() begins anew",
-            )
+        if state:
+            self._interpreter.check()
         return self._held
 
     def _taking_turns(self) -> asyncio.Lock:
         if self._options.when_busy == "refuse" and self._turn.locked():
             raise Busy("a run is under way in this sandbox", hint='or wait: when_busy="wait"')
         return self._turn
-
-    async def _ask(self, held: Held, op: str, **fields: Any) -> dict[str, Any]:
-        try:
-            return await held.conversation.ask(op, **fields)
-        except Refusal as refusal:
-            if refusal.kind == "lost":
-                raise SandboxLost(f"the state of this sandbox is lost: {refusal}") from None
-            if refusal.kind == "busy":
-                raise Busy(str(refusal)) from None
-            raise InvalidRequest(f"{op}: {refusal}") from None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import os
 from typing import Any
 
-from belljar.engines.base import Inside
+from belljar.engines.base import Branch, Inside
 from belljar.holding import Held
 from belljar.kept.options import Options
 
@@ -23,10 +25,27 @@ def first(held: Held, options: Options) -> dict[str, Any]:
     }
 
 
-def branch(held: Held, options: Options) -> dict[str, Any]:
-    """For one that a copy of another's interpreter moves into."""
+async def move_in(
+    held: Held, other: Held, branch: Branch, options: Options, *, at: int | None
+) -> None:
+    """A copy of `held`'s interpreter, as it is now or was before the run `at`, moves in behind the
+    wall of `other`. Takes the descriptors of `branch`."""
+    descriptors = (branch.family, *branch.entrances)
+    adopting = asyncio.ensure_future(_adopt(other, options))
+    try:
+        await held.ask("fork", run=at, entrances=len(branch.entrances), descriptors=descriptors)
+    except BaseException:
+        adopting.cancel()
+        raise
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+    await adopting
+
+
+async def _adopt(held: Held, options: Options) -> None:
     given = {**_common(held, _apply(held, options)), "reseed": False}
-    return {"set_up": given, "checkpoints": _states(held, options)}
+    await held.ask("adopt", set_up=given, checkpoints=_states(held, options))
 
 
 def _common(held: Held, inside: Inside) -> dict[str, Any]:

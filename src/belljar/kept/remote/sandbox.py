@@ -23,7 +23,7 @@ from belljar.errors import (
 )
 from belljar.kept import events
 from belljar.kept.options import make_options
-from belljar.kept.processes import Process
+from belljar.kept.processes import Process, Processes
 from belljar.kept.remote import inputs
 from belljar.kept.remote.files import RemoteFiles
 from belljar.kept.remote.processes import RemoteProcess
@@ -55,10 +55,9 @@ class RemoteSandbox(Sandbox):
         self.on_end = None
         self._told: dict[str, Any] = {}
         self._ended = ""
-        self._now = None
         self._under_way = 0
         self._own_datasets: list[str] = []
-        self._followed: dict[int, RemoteProcess] = {}
+        self._followed = Processes[RemoteProcess]()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
@@ -68,7 +67,8 @@ class RemoteSandbox(Sandbox):
             self._told = await self._say("GET")
             listed = await self._say("GET", "/processes")
             for told in listed["processes"]:
-                self._follow(RemoteProcess.known(self._client.connection, self._path(), told))
+                process = RemoteProcess.known(self._client.connection, self._path(), told)
+                self._followed.add(process)
             return
         said = sendable({name: v for name, v in self._asked.items() if name not in ("inputs",)})
         try:
@@ -85,6 +85,10 @@ class RemoteSandbox(Sandbox):
         self.sandbox_id = told["id"]
 
     # -- what it is ------------------------------------------------------------------------------
+
+    @property
+    def ended(self) -> str:
+        return self._ended
 
     @property
     def running(self) -> bool:
@@ -198,22 +202,15 @@ class RemoteSandbox(Sandbox):
         limits = Limits(**self._told["limits"])
         async with self._translated():
             process = await RemoteProcess.begin(self._client.connection, self._path(), said, limits)
-        self._follow(process)
+        self._followed.add(process)
         return process
 
     def processes(self) -> list[Process]:
         """Those that run, of those that are known here."""
-        return [process for process in self._followed.values() if process.running]
+        return self._followed.running()
 
     def process(self, process_id: int) -> Process:
-        found = self._followed.get(process_id)
-        if found is None:
-            raise InvalidRequest(f"process: there is none with the id {process_id!r}")
-        return found
-
-    def _follow(self, process: RemoteProcess) -> None:
-        self._followed = {n: p for n, p in self._followed.items() if p.running}
-        self._followed[process.process_id] = process
+        return self._followed.get(process_id)
 
     # -- packages, going back, branching ---------------------------------------------------------
 
@@ -263,7 +260,7 @@ class RemoteSandbox(Sandbox):
         if told:
             with contextlib.suppress(BelljarError):  # it ends by itself when it is idle
                 await self._client.connection.ask("DELETE", self._path())
-        for process in self._followed.values():
+        for process in self._followed:
             await process.leave()
         if self._tasks:
             await asyncio.wait(self._tasks)

@@ -1,0 +1,112 @@
+"""What holds the variables of a kept sandbox: its runs, and the states that it can go back to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from belljar.errors import SandboxEnded, SandboxLost
+from belljar.holding import Held
+from belljar.kept import events, telling
+from belljar.kept.run import Run
+from belljar.model import Result
+from belljar.trail.entry import Entry
+
+
+class Interpreter:
+    """One run at a time: whoever calls has its turn."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        """How many there were."""
+        self.now: Run | None = None
+        """The one that is under way."""
+        self.checkpoints: tuple[int, ...] = ()
+        """The runs that can be undone, oldest first."""
+        self._lost = ""
+        """Why the state is gone, if so."""
+
+    def check(self) -> None:
+        """SandboxLost if the state is gone."""
+        if self._lost:
+            raise SandboxLost(
+                f"the state of this sandbox is lost: {self._lost}",
+                hint="rollback() to a checkpoint, or restart()"
+                if self.checkpoints
+                else "restart() begins anew",
+            )
+
+    # -- runs ------------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        held: Held,
+        code: str,
+        timeout_s: float | None,
+        stdin: str | bytes,
+        on_event: Callable[[events.Event], None] | None,
+        entry: Entry,
+        *,
+        max_runs: int,
+    ) -> Run:
+        """To be followed by `done`, whatever comes of it."""
+        if self.runs >= max_runs:
+            raise SandboxEnded(
+                f"this sandbox has done its {max_runs} runs",
+                hint="make a new one, or allow more with max_runs",
+            )
+        request = held.check(code, timeout_s, stdin)
+        self.runs += 1
+        started = Run(
+            held.conversation,
+            run_id=self.runs,
+            limits=request.limits,
+            maximum_s=held.maximum_s,
+            result=lambda told: self._result(held, told),
+        )
+        if held.outlet:
+            held.outlet.watch(entry.id)
+        started.on_event = on_event
+        started.start(request.code, stdin=request.stdin)
+        held.conversation.wall.settle()  # in the time that the question takes to get there
+        self.now = started
+        return started
+
+    async def told(self, held: Held, entry: Entry, result: Result) -> Result:
+        """The result as it may be told: with what was tried over the network, and in the trail."""
+        if held.outlet:
+            held.outlet.look(held.engine, held.conversation.wall)
+            result = await held.outlet.told(entry.id, result)
+        return await entry.end(result)
+
+    def done(self, held: Held, entry: Entry) -> None:
+        self.now = None
+        if held.outlet:
+            held.outlet.unwatch(entry.id)
+
+    def _result(self, held: Held, told: Mapping[str, Any]) -> Result:
+        result = telling.make_result(held, told, run_id=self.runs)
+        if not result.state_kept:
+            self._lost = {
+                "out_of_memory": "its memory ran out and the kernel ended it",
+                "timeout": "it did not react to the time-out and was ended",
+            }.get(result.status, "the code ended it")
+        known = told.get("checkpoints")
+        if isinstance(known, list):
+            done = (telling.whole(item) for item in known)
+            self.checkpoints = tuple(one for one in done if one <= self.runs)
+        return result
+
+    # -- going back ------------------------------------------------------------------------------
+
+    async def rollback(self, held: Held, run_id: int) -> None:
+        held.check_copies()
+        told = await held.ask("rollback", run=run_id, next_run=self.runs + 1)
+        self._lost = ""
+        known = told.get("checkpoints")
+        self.checkpoints = tuple(map(telling.whole, known)) if isinstance(known, list) else ()
+
+    async def restart(self, held: Held) -> None:
+        await held.ask("restart", next_run=self.runs + 1)
+        self._lost = ""
+        self.checkpoints = ()
