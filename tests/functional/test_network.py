@@ -570,7 +570,7 @@ def test_n1_the_command_line(
 
 def test_a4_a_model_asks_for_hosts_of_the_operators_and_uses_his_secrets(site: Site) -> None:
     """The tools by themselves: what a client of the protocol sees of them is in test_mcp.py."""
-    from belljar.mcp import arguments, tools
+    from belljar.mcp import arguments, calls
     from belljar.mcp.host import Asked, LocalHost
     from belljar.mcp.shelf import Shelf
 
@@ -585,18 +585,18 @@ def test_a4_a_model_asks_for_hosts_of_the_operators_and_uses_his_secrets(site: S
         options = {"engine": "jail", "secrets": {"KEY": Secret(TOKEN, host=NAME)}}
         host = LocalHost(belljar.aio.Belljar(settings), options=options)
         shelf = Shelf(host, most=1)
-        call = tools.Call(host=host, shelf=shelf, asked=Asked(request_id="r"), loose=set())
+        call = calls.Call(host=host, shelf=shelf, asked=Asked(request_id="r"), loose=set())
         key = "{'Authorization': 'Bearer ' + os.environ['KEY']}"
         asked = f"u.Request({site.url('/echo')!r}, headers={key})"
         code = f"import os, urllib.request as u\nu.urlopen({asked})"
         try:
             return [
-                await tools.run_code(call, arguments.RunCode(code=code, network=list(names))),
-                await tools.run_code(
+                await calls.run_code(call, arguments.RunCode(code=code, network=list(names))),
+                await calls.run_code(
                     call, arguments.RunCode(code="import os\n'KEY' in os.environ")
                 ),
-                await tools.fetch_page(call, arguments.FetchPage(url=site.plain_url("/page.html"))),
-                await tools.fetch_page(call, arguments.FetchPage(url=site.plain_url("/data.bin"))),
+                await calls.fetch_page(call, arguments.FetchPage(url=site.plain_url("/page.html"))),
+                await calls.fetch_page(call, arguments.FetchPage(url=site.plain_url("/data.bin"))),
             ]
         finally:
             await host.close()

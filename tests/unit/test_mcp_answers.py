@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from belljar.errors import LimitExceeded, SandboxEnded, SandboxFileMissing
-from belljar.mcp import answers, arguments, pictures, tools
+from belljar.mcp import answers, arguments, calls, pictures, tools
 from belljar.model import Dropped, Limits, Output, OutputFile, Result
 from belljar.settings import Settings
 
@@ -130,7 +130,7 @@ def test_a4_pictures_are_unpacked_beside_the_event_loop(monkeypatch: pytest.Monk
     host = SimpleNamespace(settings=Settings())
     shown = Output(kind="display", data={"image/png": GOOD})
     result = Result(status="ok", exit_code=0, duration_ms=1.0, outputs=(shown,))
-    asyncio.run(tools._told(SimpleNamespace(host=host), result))  # type: ignore[arg-type]
+    asyncio.run(calls._told(SimpleNamespace(host=host), result))  # type: ignore[arg-type]
     assert len(where) == 1 and where[0] != threading.get_ident()
 
 

@@ -25,9 +25,10 @@ from pydantic import ValidationError
 from belljar import __version__
 from belljar.errors import BelljarError
 from belljar.mcp import answers, arguments
+from belljar.mcp.calls import Call, let_go
 from belljar.mcp.host import Asked, Host
 from belljar.mcp.shelf import Shelf
-from belljar.mcp.tools import TOOLS, Call, let_go
+from belljar.mcp.tools import TOOLS
 
 MOST_SHELVES = 200
 """Then those that stand empty go."""
