@@ -1,0 +1,21 @@
+"""A caller's own WebAssembly modules, with nothing but what was explicitly linked (I7).
+
+    from belljar import wasm
+
+    module = wasm.Module("sum.wasm", functions={("env", "log"): print}, fuel=1_000_000)
+    module.call("sum", 1, 2)
+
+    wasm.Module("command.wasm", stdin=b"…", inputs="folder").run().stdout
+
+The module runs in this process: the functions it may call are the caller's own, so a process around
+it would only stand between the two. WebAssembly itself is the wall; fuel, time and memory are
+bounded by wasmtime, output and files by us. Compiling happens in this process too and cannot be
+interrupted, which is why the size of a module is bounded.
+"""
+
+from belljar.engines.wasm.wasi.memory import Memory
+
+from .instance import Instance
+from .module import Module, ModuleResult, ModuleStatus, with_memory
+
+__all__ = ["Instance", "Memory", "Module", "ModuleResult", "ModuleStatus", "with_memory"]
