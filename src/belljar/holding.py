@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from belljar.inputs import Source
     from belljar.networking import Outlet
     from belljar.packages import Packages
+    from belljar.policy.decide import Decision
 
 Check = Callable[[Request], Request]
 
@@ -181,6 +182,17 @@ class Held:
         self.packages.close()
         if self.outlet:
             await self.outlet.leave()
+
+
+def check_keepable(decision: Decision) -> None:
+    """What a kept sandbox would leave out is refused: a control is never dropped silently."""
+    for asked, what in (
+        (decision.filter != "off", "the static filter does not read the runs of a kept sandbox"),
+        (decision.request.language_level != "full", "restricted Python cannot be kept"),
+        (decision.request.fresh_exec, "a kept sandbox is a fork of the warm interpreter"),
+    ):
+        if asked:
+            raise Unsupported(what, hint="belljar.run() has it, a new sandbox for each run")
 
 
 def mounting(engine: Engine, request: Request) -> MountingEngine:

@@ -16,7 +16,6 @@ from belljar import execution
 from belljar.conversation import Conversation
 from belljar.engines import registry
 from belljar.engines.base import CannotMount, Engine, Ground
-from belljar.engines.choice import Wanted
 from belljar.environments.catalogue import BASE, Environment
 from belljar.environments.folders import Progress
 from belljar.errors import (
@@ -25,9 +24,8 @@ from belljar.errors import (
     InvalidRequest,
     Unavailable,
     UnknownEngine,
-    Unsupported,
 )
-from belljar.holding import Held, mounting, unmountable
+from belljar.holding import Held, check_keepable, mounting, unmountable
 from belljar.model import NOBODY, Caller, Finding, Request, Result
 from belljar.networking import Network, OnEgress, Outlet
 from belljar.policy import filter as static_filter
@@ -38,12 +36,11 @@ from belljar.receiver import OnOutput, OnUsage, Outcome
 from belljar.runtimes import languages, restricted
 from belljar.sandbox import Order
 from belljar.settings import Settings
-from belljar.trail.entry import Entry, Recorder
+from belljar.trail.entry import Entry, Recorders
 from belljar.walls import Walls
 
 if TYPE_CHECKING:
     from belljar.packages import Packages
-    from belljar.trail.writer import Writer
 
 _LANGUAGES = [language.name for language in languages.BUILT_IN]
 _UNFILTERED = static_filter.Verdict(denied=False)
@@ -70,7 +67,7 @@ class Service:
         self._runs: set[asyncio.Task[object]] = set()
         self._idle: asyncio.Future[None] | None = None
         """Awaited by `close`."""
-        self._book: asyncio.Task[Writer] | None = None
+        self._recorders = Recorders(settings)
 
     async def run(
         self,
@@ -111,14 +108,14 @@ class Service:
 
     async def open_trail(self) -> None:
         """Now rather than at the first run: attempts of dead processes are then marked lost."""
-        await self._recorder(NOBODY)
+        await self._recorders.get(NOBODY)
 
     async def refused(
         self, request: Request, reason: str, *, caller: Caller, count: int = 0
     ) -> None:
         """Writes down what a front door turned away before it came here (P2); `count`: so many."""
         if self.settings.trail and not self.closed:
-            recorder = await self._recorder(caller)
+            recorder = await self._recorders.get(caller)
             entry = await recorder.entry("refusals" if count else "run", request)
             await entry.close("refused", error=reason, count=count)
 
@@ -134,9 +131,10 @@ class Service:
         decision = self._decide(request)
         request = decision.request
         environment, tier = execution.environment(request)
-        pool, reason = self._walls.find(
-            request.engine, self._wanted(request, environment.name, stdin_descriptor)
+        wanted = self._walls.wanted(
+            request, environment.name, live_stdin=stdin_descriptor is not None
         )
+        pool, reason = self._walls.find(request.engine, wanted)
         engine = pool.engine
         verdict = await self._filter(decision, pool, entry)
         if verdict.denied:
@@ -194,7 +192,7 @@ class Service:
             )
         environment = execution.named(name)
         request = Request(code="", language=execution.a_language(environment))
-        pool, _ = self._walls.find(engine, self._wanted(request, environment.name, None))
+        pool, _ = self._walls.find(engine, self._walls.wanted(request, environment.name))
         for tier in [tier.name for tier in environment.tiers] or [""]:
             await pool.warm(await self._ground(pool, environment, tier), count)
 
@@ -211,7 +209,7 @@ class Service:
         the host. `maximum_s`: the most time of one run, below the operator's maximum."""
         if self.closed:
             raise Closed("this Belljar is closed", hint="make a new one")
-        recorder = await self._recorder(caller, sandbox_id)
+        recorder = await self._recorders.get(caller, sandbox=sandbox_id)
         life = await recorder.entry("sandbox", request, paths=[*map(str, paths)][:100] or None)
         try:
             await life.written()
@@ -229,11 +227,11 @@ class Service:
 
         decision = self._decide(request)
         request = decision.request
-        _check_keepable(decision)
+        check_keepable(decision)
         check_names("inputs", [*request.inputs, *paths])
         environment, tier = execution.environment(request)
         sources = await asyncio.to_thread(inputs.look, paths) if paths else ()
-        wanted = self._wanted(request, environment.name, None)._replace(kept=True)
+        wanted = self._walls.wanted(request, environment.name, kept=True)
         pool, reason = self._walls.find(request.engine, wanted)
         engine = pool.engine
         ground = dataclasses.replace(await self._ground(pool, environment, tier), kept=True)
@@ -287,20 +285,10 @@ class Service:
         self._grounds.close()
         await self._walls.close()
         await self._network.close()
-        if self._book and (await asyncio.wait([self._book])) and not self._book.exception():
-            await asyncio.to_thread(self._book.result().close)
+        await self._recorders.close()
 
     async def _attempt(self, request: Request, caller: Caller) -> Entry:
-        return await (await self._recorder(caller)).entry("run", request)
-
-    async def _recorder(self, caller: Caller, sandbox_id: str = "") -> Recorder:
-        """The trail is opened, and loaded, at its first use."""
-        if not self.settings.trail:
-            return Recorder(None, self.settings, caller)
-        if self._book is None or (self._book.done() and self._book.exception()):
-            self._book = asyncio.ensure_future(asyncio.to_thread(_open_trail, self.settings))
-        book = await asyncio.shield(self._book)
-        return Recorder(book, self.settings, caller, sandbox=sandbox_id)
+        return await (await self._recorders.get(caller)).entry("run", request)
 
     def _decide(self, request: Request) -> Decision:
         return decide(
@@ -309,20 +297,6 @@ class Service:
             languages=languages.get,
             engines=registry.known(request.engine),
             known_languages=_LANGUAGES,
-        )
-
-    def _wanted(self, request: Request, environment: str, descriptor: int | None) -> Wanted:
-        usual, most = self.settings.defaults, self.settings.maxima
-        return Wanted(
-            tuple(request.need),
-            request.language,
-            environment,
-            request.fresh_exec,
-            descriptor is not None,
-            request.limits.processes != min(usual.processes, most.processes),
-            bool(request.files or request.inputs),
-            request.limits.disk_files != min(usual.disk_files, most.disk_files),
-            network=bool(request.network),
         )
 
     async def _ground(self, pool: Pool, environment: Environment, tier: str) -> Ground:
@@ -401,23 +375,6 @@ class Service:
 
     def _freed(self, _: object) -> None:
         self._slots.release()
-
-
-def _open_trail(settings: Settings) -> Writer:
-    from belljar.trail.opening import open_writer
-
-    return open_writer(settings)
-
-
-def _check_keepable(decision: Decision) -> None:
-    """What a kept sandbox would leave out is refused: a control is never dropped silently."""
-    for asked, what in (
-        (decision.filter != "off", "the static filter does not read the runs of a kept sandbox"),
-        (decision.request.language_level != "full", "restricted Python cannot be kept"),
-        (decision.request.fresh_exec, "a kept sandbox is a fork of the warm interpreter"),
-    ):
-        if asked:
-            raise Unsupported(what, hint="belljar.run() has it, a new sandbox for each run")
 
 
 def _denied(

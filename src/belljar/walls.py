@@ -8,6 +8,7 @@ from belljar.engines import choice, registry
 from belljar.engines.base import Capabilities
 from belljar.engines.choice import Choice, Wanted
 from belljar.errors import EngineUnavailable, InvalidRequest, UnknownEngine
+from belljar.model import Request
 from belljar.pool import Pool
 from belljar.settings import Settings
 
@@ -17,6 +18,24 @@ class Walls:
         self._settings = settings
         self._pools: dict[str, Pool] = {}
         self._found: dict[tuple[str, Wanted], tuple[Pool, str]] = {}
+
+    def wanted(
+        self, request: Request, environment: str, *, live_stdin: bool = False, kept: bool = False
+    ) -> Wanted:
+        """What a request asks of its wall, beyond what the operator gives to all."""
+        usual, most = self._settings.defaults, self._settings.maxima
+        return Wanted(
+            tuple(request.need),
+            request.language,
+            environment,
+            request.fresh_exec,
+            live_stdin,
+            request.limits.processes != min(usual.processes, most.processes),
+            bool(request.files or request.inputs),
+            request.limits.disk_files != min(usual.disk_files, most.disk_files),
+            kept,
+            bool(request.network),
+        )
 
     def find(self, engine: str, wanted: Wanted) -> tuple[Pool, str]:
         """The pool of the engine that is named, or of the one that is best ("auto"), and why it is.

@@ -18,6 +18,7 @@ from belljar.settings import Settings
 
 if TYPE_CHECKING:
     from belljar.network import Egress
+    from belljar.trail.writer import Writer
 
 INLINE_BYTES = 1 << 20
 """More than that is hashed on another thread: the loop has other runs to serve."""
@@ -162,6 +163,32 @@ class Recorder:
         if records.size(request) > INLINE_BYTES:
             return Entry(self._book, await asyncio.to_thread(content))
         return Entry(self._book, content())
+
+
+class Recorders:
+    """The trail of one Belljar, opened, and loaded, at its first use."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._book: asyncio.Task[Writer] | None = None
+
+    async def get(self, caller: Caller, *, sandbox: str = "") -> Recorder:
+        if not self._settings.trail:
+            return Recorder(None, self._settings, caller)
+        if self._book is None or (self._book.done() and self._book.exception()):
+            self._book = asyncio.ensure_future(asyncio.to_thread(_open, self._settings))
+        book = await asyncio.shield(self._book)
+        return Recorder(book, self._settings, caller, sandbox=sandbox)
+
+    async def close(self) -> None:
+        if self._book and (await asyncio.wait([self._book])) and not self._book.exception():
+            await asyncio.to_thread(self._book.result().close)
+
+
+def _open(settings: Settings) -> Writer:
+    from belljar.trail.opening import open_writer
+
+    return open_writer(settings)
 
 
 def _status(error: BaseException) -> str:
