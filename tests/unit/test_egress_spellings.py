@@ -124,6 +124,26 @@ def test_any_value(text: str, data: st.DataObject | None) -> None:
 
 
 @settings(deadline=None)
+@given(
+    st.text(st.sampled_from("aZ09-_./+=;~:#<>\"'?"), min_size=8, max_size=40),
+    st.data(),
+)
+def test_any_mixture_of_ways(text: str, data: st.DataObject) -> None:
+    """Each character in another way; also where whole texts are compared before they are walked."""
+    value = text.encode()
+    instead = (b"Zq7" * 14)[: len(value)]
+    found = Spellings(spellings(value, instead))
+    form = data.draw(st.sampled_from(found._forms))
+    written = b"".join(data.draw(st.sampled_from(element)) for element in form.elements)
+    assert form.differs is not None
+    assert not form.differs((written + b";25%41")[: form.longest_bytes])
+    cut = data.draw(st.integers(0, len(written)))
+    whole = found.replace(b"> " + written + b"\n\n")
+    assert whole.lower().endswith(b"\n\n") and not found.occur(whole)
+    assert in_pieces(found, b"> " + written + b"\n\n", [cut], evenly=True) == whole
+
+
+@settings(deadline=None)
 @given(texts)
 def test_what_is_not_there_is_not_touched(data: bytes) -> None:
     found = Spellings(spellings(b"NeverInTheseTexts", b"x" * 17))

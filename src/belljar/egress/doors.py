@@ -127,7 +127,7 @@ async def _carry(
         attempt.address = str(address)
         meter = Watched(tcp, connection, outlet.budget)
         try:
-            await tunnel.carry(stream, meter)
+            await tunnel.carry(stream, meter, outlet.turns)
         finally:
             attempt.bytes_sent, attempt.bytes_received = meter.sent, meter.received
             meter.close()

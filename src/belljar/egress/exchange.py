@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from typing import NamedTuple
 
 import h11
@@ -11,7 +12,7 @@ import h11
 from . import tunnel
 from .http import Event, Headers, Http, passed_on, values, without_quotes
 from .ledger import Attempt
-from .limits import Watched
+from .limits import Turns, Watched
 from .refusal import Refusal, blocked, failed
 from .scrubbing import Incoming
 from .secrets import Keeper, Outgoing
@@ -41,11 +42,14 @@ class Asked(NamedTuple):
 
 
 class Exchange:
-    def __init__(self, client: Http, upstream: Upstream, keeper: Keeper, attempt: Attempt) -> None:
+    def __init__(
+        self, client: Http, upstream: Upstream, keeper: Keeper, attempt: Attempt, turns: Turns
+    ) -> None:
         self._client = client
         self._upstream = upstream
         self._keeper = keeper
         self._attempt = attempt
+        self._turns = turns
         self.has_begun_to_answer = False
 
     async def carry_out(self, asked: Asked) -> bool:
@@ -84,19 +88,20 @@ class Exchange:
             await asyncio.gather(upload, answer, return_exceptions=True)
 
     async def _upload(self, body: Outgoing, event: Event | None) -> None:
-        upstream = self._upstream
+        upstream, since = self._upstream, time.monotonic()
         try:
             while True:
+                since = await self._turns.pass_on(since)
                 event = event or await self._client.event()
                 if isinstance(event, h11.Data):
-                    if passed := body.feed(bytes(event.data)):
+                    data, event = self._client.gathered(event)
+                    if passed := body.feed(data):
                         await upstream.http.stream.write(_data(upstream.http, passed))
                 elif isinstance(event, h11.EndOfMessage):
                     await upstream.http.stream.write(_finish(upstream, body, event))
                     return
                 else:
                     raise blocked("the request broke off")
-                event = None
         except h11.RemoteProtocolError as error:
             raise _bad_body(error) from error
 
@@ -104,9 +109,11 @@ class Exchange:
         client, upstream, out = self._client, self._upstream, bytearray()
         incoming: Incoming | None = None
         host, interim = upstream.target.host, 0
+        since, behind = time.monotonic(), None
         try:
             while True:
-                event = upstream.http.ready()
+                since = await self._turns.pass_on(since)
+                event, behind = behind or upstream.http.ready(), None
                 if event is None:
                     await self._flush(out)
                     upstream.http.feed(await upstream.http.stream.read())
@@ -137,7 +144,9 @@ class Exchange:
                     out += client.state.send(head) or b""
                     self.has_begun_to_answer = True
                 elif incoming and isinstance(event, h11.Data):
-                    for piece in incoming.feed(bytes(event.data)):
+                    data, behind = upstream.http.gathered(event)
+                    for piece in incoming.feed(data):
+                        since = await self._turns.pass_on(since)
                         out += _data(client, piece)
                         if len(out) >= _FLUSH_BYTES:
                             await self._flush(out)
@@ -165,6 +174,7 @@ class Exchange:
         await tunnel.carry(
             Begun(inside.state.trailing_data[0], inside.stream),
             Begun(outside.state.trailing_data[0], outside.stream),
+            self._turns,
         )
 
 

@@ -11,6 +11,7 @@ from .refusal import HINTS, Refusal, blocked, phrase
 from .streams import Stream
 
 HEAD_BYTES = 65_536
+_MOST_GATHERED = 64
 Headers = list[tuple[bytes, bytes]]
 
 _HOP_BY_HOP = frozenset(
@@ -48,6 +49,17 @@ class Http:
         """The next event if it is here already."""
         event = self.state.next_event()
         return None if event is h11.NEED_DATA else event  # type: ignore[return-value]
+
+    def gathered(self, first: h11.Data) -> tuple[bytes, Event | None]:
+        """This and what of the body is here already, as one; then the event behind it, if known:
+        what comes in tiny pieces is not to be looked at in as many."""
+        pieces = [bytes(first.data)]
+        for _ in range(_MOST_GATHERED):
+            event = self.ready()
+            if not isinstance(event, h11.Data):
+                return b"".join(pieces), event
+            pieces.append(bytes(event.data))
+        return b"".join(pieces), None
 
     def feed(self, data: bytes) -> None:
         if self._in_head:

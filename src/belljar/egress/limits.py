@@ -16,6 +16,8 @@ LONGEST_WAIT_S = 10.0
 HEAD_S = 30.0
 """A request's head must be complete after so long, however it trickles."""
 
+_SLICE_S = 0.002
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -50,6 +52,22 @@ class Pace:
         self._tokens -= 1
         if self._tokens < 0:
             await asyncio.sleep(-self._tokens / self._per_s)
+
+
+class Turns:
+    """Work that goes on and on without a wait, as with what comes in tiny pieces, is stopped for
+    others: of all connections of a lease only one goes on at a time."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Lock()
+
+    async def pass_on(self, since: float) -> float:
+        """To be called again and again, with what it returned."""
+        if time.monotonic() - since < _SLICE_S:
+            return since
+        async with self._next:
+            await asyncio.sleep(0)
+        return time.monotonic()
 
 
 class Connection:

@@ -33,7 +33,7 @@ _MOST_WAITING_BYTES = 262_144
 """On their way to the guest; connections that have more to say wait."""
 _MOST_UNREAD_BYTES = 8 << 20
 """More than all connections together may have to say: who lets so much lie never reads."""
-_READ_BYTES = 262_144
+_READ_BYTES = 65_536
 
 
 class Broken(Exception):
@@ -216,6 +216,7 @@ class Wire:
                 await self._take(kind, number, bytes(data[position + _HEADER.size : end]))
                 position = end
             del data[:position]
+            await asyncio.sleep(0)  # what is there already is read without a pause for others
             await asyncio.sleep(0)  # what is there already is read without a pause for others
             piece = await loop.sock_recv(self._socket, _READ_BYTES)
             if not piece:

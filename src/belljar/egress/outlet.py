@@ -12,7 +12,7 @@ from belljar.network import Permission, Rules, permission
 
 from .addresses import Address
 from .ledger import Attempt, Ledger
-from .limits import LONGEST_WAIT_S, Bytes, Connection, Limits, Pace, Watched
+from .limits import LONGEST_WAIT_S, Bytes, Connection, Limits, Pace, Turns, Watched
 from .refusal import Refusal, failed, refused
 from .resolving import Resolver
 from .secrets import Keeper
@@ -56,6 +56,7 @@ class Outlet:
         self.certificate = certificate
         self.pace = Pace(limits.requests_per_s)
         self.budget = Bytes(limits.bytes)
+        self.turns = Turns()
         self._knocks = Pace(limits.requests_per_s * _KNOCKS_PER_REQUEST)
         self._limits = limits
         self._operator = operator

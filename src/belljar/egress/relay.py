@@ -164,7 +164,9 @@ class Relay:
             upstream = await self._reach(target, attempt)
             sent, received = upstream.meter.sent, upstream.meter.received
             try:
-                self._exchange = Exchange(self._client, upstream, self._outlet.keeper, attempt)
+                self._exchange = Exchange(
+                    self._client, upstream, self._outlet.keeper, attempt, self._outlet.turns
+                )
                 switched = await self._exchange.carry_out(outgoing)
             finally:
                 attempt.bytes_sent = upstream.meter.sent - sent

@@ -27,6 +27,13 @@ _ENTITIES = {
     b'"': b"&quot;",
     b"'": b"&apos;",
 }
+_NAMED = {entity[1:-1]: character for character, entity in _ENTITIES.items()}
+_ESCAPE = re.compile(
+    rb"(?:%%(?:25){0,2}|\\u00|\\x)([0-9a-f]{2})|&#x([0-9a-f]{2});|&#([0-9]{1,3});|&(%b);|\\(.)"
+    % b"|".join(_NAMED),
+    re.DOTALL,
+)
+"""Any of a character's ways below, in lower case."""
 _ESCAPED = {b"/": b"\\/", b"'": b"\\'", b'"': b'\\"', b"\\": b"\\\\", b" ": b"+"}
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
@@ -45,10 +52,19 @@ class Form:
     """One spelling: its positions, and what to write for what was found at each of them."""
 
     def __init__(
-        self, elements: Sequence[Element], put: Callable[[Sequence[bytes]], bytes]
+        self,
+        elements: Sequence[Element],
+        put: Callable[[Sequence[bytes]], bytes],
+        *,
+        differs: Callable[[bytes], bool] | None = None,
     ) -> None:
+        """`differs` says of bytes, as many as the form can have, that they do not begin with it. It
+        takes as long for nearly as for not at all, which a walk from position to position does not:
+        whoever can choose the data would hear it."""
         self.elements = tuple(elements)
         self.put = put
+        self.differs = differs
+        self.longest_bytes = sum(len(one[0]) for one in self.elements)
 
     def refusing(self, refuse: Callable[[], bytes]) -> Form:
         """The same, but a find is the end: `refuse` raises."""
@@ -121,27 +137,28 @@ class Spellings:
         beginnings = b"|".join(_beginning(form.elements) for form in self._forms)
         self._beginnings = re.compile(b"(?=" + beginnings + b")", re.DOTALL)
         self._reach_bytes = max((form.anchor.reach_bytes for form in self._forms), default=0)
-        lengths = (sum(len(one[0]) for one in form.elements) for form in self._forms)
-        self._longest_bytes = max(lengths, default=0)
+        self._longest_bytes = max((form.longest_bytes for form in self._forms), default=0)
 
     def replace(self, data: bytes) -> bytes:
         """In something that is whole."""
         return self.advance(data, last=True)[0]
 
     def occur(self, data: bytes) -> bool:
-        return any(self._judge(data, at, last=True)[0] for at in self._starts(data, last=True))
+        starts = self._starts(data, last=True)
+        return any(self._judge(data, at, last=True, whole=True)[0] for at in starts)
 
     def advance(self, data: bytes, *, last: bool, until: int | None = None) -> tuple[bytes, bytes]:
         """What can be passed on, and what must wait for more: nothing if this is the `last`. What
         begins at `until` or later waits in any case."""
         done: list[bytes] = []
+        evenly = until is not None
         at, until = 0, len(data) if until is None else until
         for start in self._starts(data, last=last):
             if start >= until:
                 break
             if start < at:
                 continue
-            end, best = self._judge(data, start, last=last)
+            end, best = self._judge(data, start, last=last, whole=last or evenly)
             if best is not None:
                 form, pieces = best
                 done += [data[at:start], form.put(pieces)]
@@ -170,11 +187,15 @@ class Spellings:
         return sorted(found)
 
     def _judge(
-        self, data: bytes, start: int, *, last: bool
+        self, data: bytes, start: int, *, last: bool, whole: bool
     ) -> tuple[int, tuple[Form, list[bytes]] | None]:
-        """Where it ends, and what it is; (len(data), None): that is not known yet; (0, None)."""
+        """Where it ends, and what it is; (len(data), None): that is not known yet; (0, None).
+        `whole`: that will be known, for what begins there does not go on behind the data."""
         best: tuple[int, tuple[Form, list[bytes]] | None] = 0, None
         for form in self._by_first.get(data[start], ()):
+            window = data[start : start + form.longest_bytes]
+            if whole and form.differs and form.differs(window):
+                continue
             end, pieces = _walk(form, data, start, last=last)
             if end and pieces is None:
                 return end, None
@@ -220,7 +241,8 @@ def spellings(text: bytes, instead: bytes) -> list[Form]:
 
 
 def exact(text: bytes, instead: bytes) -> Form:
-    return Form([(bytes([byte]),) for byte in text], lambda _: instead)
+    elements = [(bytes([byte]),) for byte in text]
+    return Form(elements, lambda _: instead, differs=lambda window: window != text)
 
 
 def _walk(form: Form, data: bytes, at: int, *, last: bool) -> tuple[int, list[bytes] | None]:
@@ -278,8 +300,24 @@ def _mixed(text: bytes, instead: bytes) -> Form:
     def put(pieces: Sequence[bytes]) -> bytes:
         return b"".join(_like(piece, byte) for piece, byte in zip(pieces, instead, strict=True))
 
+    folded = text.lower()
+
+    def differs(window: bytes) -> bool:
+        return _ESCAPE.sub(_unescaped, window.lower())[: len(text)] != folded
+
     known = {byte: _element(_ways(bytes([byte]))) for byte in set(text)}
-    return Form([known[byte] for byte in text], put)
+    # A text with these in it can be read in several ways; it is walked along.
+    ambiguous = any(byte in text for byte in b"%\\& ")
+    return Form([known[byte] for byte in text], put, differs=None if ambiguous else differs)
+
+
+def _unescaped(escape: re.Match[bytes]) -> bytes:
+    number, hexadecimal, decimal, name, character = escape.groups()
+    if number or hexadecimal:
+        return bytes([int(number or hexadecimal, 16)]).lower()
+    if decimal:
+        return bytes([int(decimal) & 255]).lower()
+    return _NAMED[name] if name else character
 
 
 def _ways(character: bytes) -> list[bytes]:
@@ -306,7 +344,11 @@ def _hexadecimal(text: bytes, instead: bytes) -> Form:
     elements = tuple(
         _element((digits[i : i + 1], digits[i : i + 1].upper())) for i in range(len(digits))
     )
-    return Form(elements, lambda _: instead.hex().encode())
+    return Form(
+        elements,
+        lambda _: instead.hex().encode(),
+        differs=lambda window: window.lower() != digits,
+    )
 
 
 def _wide(text: bytes) -> bytes:
@@ -348,4 +390,11 @@ def _base64(text: bytes, instead: bytes, before: int) -> Form:
         url_safe = any(piece[-1:] in (b"-", b"_") for piece in pieces)
         return written.translate(_URL_SAFE) if url_safe else written
 
-    return Form(elements, put)
+    plain = bytes(_BASE64[(shifted >> 6 * (end - 1 - i)) & 0x3F] for i in range(start, end))
+    ends = slice(1 if marks[0][0] else 0, -1 if marks[-1][0] else None)
+
+    def differs(window: bytes) -> bool:
+        letters = window.replace(b"\\n", b"").translate(_STANDARD, b"\r\n")
+        return letters[: len(plain)][ends] != plain[ends]
+
+    return Form(elements, put, differs=differs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import resource
 import socket
@@ -105,6 +106,28 @@ def test_a_trickle(way: Way, bystander: Way) -> None:
 def test_servers_that_do_not_answer(way: Way, bystander: Way) -> None:
     assert way.get(HOST, "/deaf").status in (0, 502, 504)
     way.told(lambda one: one.verdict == "failed")
+
+
+def test_tiny_pieces(way: Way, bystander: Way) -> None:
+    """Ten thousand chunks in 60 KB are work without a wait; others have their turn meanwhile."""
+    done = threading.Event()
+
+    def send() -> None:
+        with contextlib.suppress(OSError), way.dial() as connection:
+            connection.sendall(start("/x", "Transfer-Encoding: chunked\r\n"))
+            while not done.is_set():
+                connection.sendall(b"1\r\nx\r\n" * 10_000)
+
+    senders = [threading.Thread(target=send) for _ in range(4)]
+    for sender in senders:
+        sender.start()
+    try:
+        way.world.run(asyncio.sleep(0.5))
+        assert [bystander.get(HOST).status for _ in range(3)] == [200] * 3
+    finally:
+        done.set()
+        for sender in senders:
+            sender.join()
 
 
 def test_the_pace_of_requests(world: World) -> None:
