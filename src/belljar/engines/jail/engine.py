@@ -1,4 +1,4 @@
-"""The jail, seen from the host: zygotes, sandboxes, and what the host enforces about them."""
+"""The jail, seen from the host: zygotes, and the sandboxes that come from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import os
 import resource
 import socket
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from belljar.engines.base import (
     Branch,
@@ -17,34 +16,23 @@ from belljar.engines.base import (
     Control,
     Doors,
     Ground,
-    Inside,
     Mount,
-    Seen,
     Wall,
 )
 from belljar.engines.linux import cgroups
-from belljar.engines.linux.cgroups.removal import removed
-from belljar.engines.linux.pidfd import exited, kill
-from belljar.engines.making import DestroyedOnce, Making
+from belljar.engines.making import Making
 from belljar.errors import EngineError, EngineUnavailable, Unsupported
-from belljar.model import GIB, Limits, Usage
+from belljar.model import Limits
 from belljar.runtimes.interpreter import base_interpreter
 from belljar.settings import Settings
 
-from . import launch, netns
+from . import launch
 from .lending import Lending
 from .process import ROOM_HINT, Zygote
-
-AGENT_PROCESSES = 1
-"""The agent counts as a process of its sandbox; the limit is about the code's."""
+from .wall import AGENT_PROCESSES, JailWall
 
 BY_GATEWAY = "named hosts, by the gateway (namespace)"
 DESCRIPTORS = 65_536
-OPEN_FILES_UNCOUNTED = 256
-"""Where no cgroup counts what waits in sockets: fewer of them, each with a short queue (netns)."""
-UNUSED_BYTES = GIB
-"""Memory that a process may reserve beyond its limit where no cgroup counts what it really uses:
-thread stacks are mostly never touched. The watchdog looks at the rest."""
 
 
 class JailEngine:
@@ -153,7 +141,7 @@ class JailEngine:
                 doors=doors,
             )
             undo.pop_all()
-        wall = JailWall(self, ours, pidfd, group, index, isolation, limits, zygote, number)
+        wall = JailWall(self._gone, ours, pidfd, group, index, isolation, limits, zygote, number)
         if doors:
             wall.watch_strays()
         return self._stands(wall)
@@ -227,7 +215,7 @@ class JailEngine:
                 )
             undo.pop_all()
         isolation = dict(parent.isolation)
-        wall = JailWall(self, ours, pidfd, group, 0, isolation, limits, parent.zygote, number)
+        wall = JailWall(self._gone, ours, pidfd, group, 0, isolation, limits, parent.zygote, number)
         wall.family, wall.strays = parent.family, parent.strays
         entrances = group.open_entrances() if group else []
         return Branch(wall=self._stands(wall), family=family.detach(), entrances=tuple(entrances))
@@ -236,6 +224,10 @@ class JailEngine:
         wall.stream.setblocking(False)
         self._walls.add(wall)
         return wall
+
+    def _gone(self, wall: JailWall) -> None:
+        self._ids.discard(wall.index)
+        self._walls.discard(wall)
 
     def _group(self, limits: Limits) -> cgroups.Group | None:
         if not self._hierarchy:
@@ -313,90 +305,6 @@ class JailEngine:
                     f" (there is only: {isolation[control]})",
                     hint="belljar doctor says what is missing",
                 )
-
-
-class JailWall(DestroyedOnce):
-    """One sandbox. Its pid 1 is known by a descriptor, so no other process is hit by mistake."""
-
-    def __init__(
-        self,
-        engine: JailEngine,
-        stream: socket.socket,
-        pidfd: int,
-        group: cgroups.Group | None,
-        index: int,
-        isolation: dict[str, str],
-        limits: Limits,
-        zygote: Zygote,
-        number: int,
-    ) -> None:
-        self.zygote = zygote
-        self.number = number
-        """Its name with the zygote that it came from."""
-        self.family = number
-        """Of all that share its network: the number of the first of them."""
-        self.stream = stream
-        self.isolation: dict[str, str] = isolation
-        self.inputs: Path | None = None
-        self.strays: netns.Strays | None = None
-        self._engine = engine
-        self._pidfd = pidfd
-        self._group = group
-        self._index = index
-        self._limits = limits
-
-    def settle(self) -> None:
-        if self._group:
-            self._group.baseline()
-
-    def apply(self, limits: Limits) -> Inside:
-        if self._group:
-            if limits != self._limits:
-                self._group.apply(limits, reserve=AGENT_PROCESSES)
-                self._limits = limits
-            return Inside(rlimits={"RLIMIT_NOFILE": limits.open_files})
-        rlimits = {
-            "RLIMIT_NOFILE": min(limits.open_files, OPEN_FILES_UNCOUNTED),
-            "RLIMIT_NPROC": limits.processes + AGENT_PROCESSES,
-            "RLIMIT_DATA": limits.memory_bytes + UNUSED_BYTES,
-        }
-        return Inside(rlimits=rlimits, watch_memory_bytes=limits.memory_bytes)
-
-    def look(self) -> Seen | None:
-        if self._group is None:
-            return None
-        try:
-            used, killed = self._group.usage(), self._group.oom_kills() > 0
-        except FileNotFoundError:  # destroyed meanwhile
-            return None
-        processes = used.processes if used.peak_processes is None else used.peak_processes
-        usage = Usage(
-            cpu_ms=used.cpu_ms,
-            peak_memory_bytes=used.peak_memory_bytes,
-            peak_processes=max(0, processes - AGENT_PROCESSES),
-        )
-        return Seen(usage=usage, out_of_memory=killed)
-
-    def watch_strays(self) -> None:
-        if self.strays is None and self._pidfd >= 0:
-            self.strays = netns.Strays(self._pidfd)
-
-    def kill(self) -> None:
-        kill(self._pidfd)
-
-    async def _destroy(self) -> None:
-        self.kill()
-        await exited(self._pidfd)
-        try:
-            self.stream.close()
-            os.close(self._pidfd)
-            self._pidfd = -1
-            self.strays = None
-            if self._group:
-                await removed(self._group)
-        finally:
-            self._engine._ids.discard(self._index)
-            self._engine._walls.discard(self)
 
 
 def _room_for_descriptors() -> None:

@@ -1,0 +1,110 @@
+"""One sandbox of the jail, seen from the host: what is enforced about it, what it used, its end."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from belljar.engines.base import Inside, Seen
+from belljar.engines.linux import cgroups
+from belljar.engines.linux.cgroups.removal import removed
+from belljar.engines.linux.pidfd import exited, kill
+from belljar.engines.making import DestroyedOnce
+from belljar.model import GIB, Limits, Usage
+
+from . import netns
+from .process import Zygote
+
+AGENT_PROCESSES = 1
+"""The agent counts as a process of its sandbox; the limit is about the code's."""
+OPEN_FILES_UNCOUNTED = 256
+"""Where no cgroup counts what waits in sockets: fewer of them, each with a short queue (netns)."""
+UNUSED_BYTES = GIB
+"""Memory that a process may reserve beyond its limit where no cgroup counts what it really uses:
+thread stacks are mostly never touched. The watchdog looks at the rest."""
+
+
+class JailWall(DestroyedOnce):
+    """Its pid 1 is known by a descriptor, so no other process is hit by mistake."""
+
+    def __init__(
+        self,
+        on_gone: Callable[[JailWall], None],
+        stream: socket.socket,
+        pidfd: int,
+        group: cgroups.Group | None,
+        index: int,
+        isolation: dict[str, str],
+        limits: Limits,
+        zygote: Zygote,
+        number: int,
+    ) -> None:
+        self.zygote = zygote
+        self.index = index
+        """Of its uid in the zygote's range; 0 where there is no range, and in a branch."""
+        self.number = number
+        """Its name with the zygote that it came from."""
+        self.family = number
+        """Of all that share its network: the number of the first of them."""
+        self.stream = stream
+        self.isolation: dict[str, str] = isolation
+        self.inputs: Path | None = None
+        self.strays: netns.Strays | None = None
+        self._on_gone = on_gone
+        self._pidfd = pidfd
+        self._group = group
+        self._limits = limits
+
+    def settle(self) -> None:
+        if self._group:
+            self._group.baseline()
+
+    def apply(self, limits: Limits) -> Inside:
+        if self._group:
+            if limits != self._limits:
+                self._group.apply(limits, reserve=AGENT_PROCESSES)
+                self._limits = limits
+            return Inside(rlimits={"RLIMIT_NOFILE": limits.open_files})
+        rlimits = {
+            "RLIMIT_NOFILE": min(limits.open_files, OPEN_FILES_UNCOUNTED),
+            "RLIMIT_NPROC": limits.processes + AGENT_PROCESSES,
+            "RLIMIT_DATA": limits.memory_bytes + UNUSED_BYTES,
+        }
+        return Inside(rlimits=rlimits, watch_memory_bytes=limits.memory_bytes)
+
+    def look(self) -> Seen | None:
+        if self._group is None:
+            return None
+        try:
+            used, killed = self._group.usage(), self._group.oom_kills() > 0
+        except FileNotFoundError:  # destroyed meanwhile
+            return None
+        processes = used.processes if used.peak_processes is None else used.peak_processes
+        usage = Usage(
+            cpu_ms=used.cpu_ms,
+            peak_memory_bytes=used.peak_memory_bytes,
+            peak_processes=max(0, processes - AGENT_PROCESSES),
+        )
+        return Seen(usage=usage, out_of_memory=killed)
+
+    def watch_strays(self) -> None:
+        if self.strays is None and self._pidfd >= 0:
+            self.strays = netns.Strays(self._pidfd)
+
+    def kill(self) -> None:
+        kill(self._pidfd)
+
+    async def _destroy(self) -> None:
+        self.kill()
+        await exited(self._pidfd)
+        try:
+            self.stream.close()
+            os.close(self._pidfd)
+            self._pidfd = -1
+            self.strays = None
+            if self._group:
+                await removed(self._group)
+        finally:
+            self._on_gone(self)
