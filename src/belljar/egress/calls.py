@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 from errno import EPERM
 
-from belljar.engines.linux import seccomp, syscalls
+from belljar.engines.linux import seccomp
 from belljar.engines.linux.syscalls import ALLOW, LOW, Clauses
 
 _PROT_WRITE, _PROT_EXEC = 2, 4
@@ -51,12 +51,4 @@ RULED: dict[str, Clauses] = {
 
 def keep_these() -> None:
     """For good. Others do not exist: ENOSYS, for which the C library has other ways."""
-    numbers = syscalls.numbers(syscalls.this_machine())
-    rules: dict[int, Clauses] = {
-        numbers[name]: ((ALLOW, ()),)
-        for names in CALLS.values()
-        for name in names.split()
-        if name in numbers  # some are of one architecture only
-    }
-    rules.update({numbers[name]: rule for name, rule in RULED.items()})
-    seccomp.install(seccomp.assemble(rules))
+    seccomp.install(seccomp.only(CALLS, RULED))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from collections.abc import Mapping
 from errno import ENOSYS
 
 from . import kernel, syscalls
@@ -80,6 +81,20 @@ def assemble(rules: dict[int, Clauses], machine: str | None = None) -> bytes:
     program = assembly.finish()
     _fprog(program)
     return program
+
+
+def only(calls: Mapping[str, str], ruled: Mapping[str, Clauses]) -> bytes:
+    """A filter for this machine from names: `calls`, in groups by what they are for, whatever their
+    arguments, and `ruled`. Others do not exist."""
+    numbers = syscalls.numbers(syscalls.this_machine())
+    rules: dict[int, Clauses] = {
+        numbers[name]: ((ALLOW, ()),)
+        for names in calls.values()
+        for name in names.split()
+        if name in numbers  # some are of one architecture only
+    }
+    rules.update({numbers[name]: rule for name, rule in ruled.items()})
+    return assemble(rules)
 
 
 def install(program: bytes) -> None:

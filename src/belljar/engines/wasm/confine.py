@@ -11,7 +11,7 @@ import os
 import resource
 from errno import EPERM
 
-from belljar.engines.linux import capabilities, kernel, seccomp, syscalls
+from belljar.engines.linux import capabilities, kernel, seccomp
 from belljar.engines.linux.syscalls import ALLOW, LOW, Clauses
 
 PR_SET_PDEATHSIG = 1
@@ -45,15 +45,7 @@ RULED: dict[str, Clauses] = {
 
 def allowed_calls() -> bytes:
     """The filter, to be built once per zygote. A call that is not named does not exist."""
-    numbers = syscalls.numbers(syscalls.this_machine())
-    rules: dict[int, Clauses] = {
-        numbers[name]: ((ALLOW, ()),)
-        for names in CALLS.values()
-        for name in names.split()
-        if name in numbers  # some are of one architecture only
-    }
-    rules.update({numbers[name]: rule for name, rule in RULED.items()})
-    return seccomp.assemble(rules)
+    return seccomp.only(CALLS, RULED)
 
 
 def forget_privileges() -> str:
