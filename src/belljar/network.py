@@ -21,6 +21,9 @@ PACKAGES = ":packages:"
 """Among the hosts of a rule: those of the operator's package index, to be read only."""
 MOST_RULES = 100
 MOST_HOSTS = 256
+MOST_SECRETS = 32
+SOURCES = ("env:", "file:")
+"""With these begins where the value of a secret is; everything else is the value."""
 SHORTEST_SECRET = 8
 """A shorter placeholder could stand in a page by chance."""
 
@@ -149,6 +152,11 @@ def rules(asked: object) -> Rules:
     if len(found) > MOST_RULES:
         raise InvalidRequest(f"network: at most {MOST_RULES} rules")
     return tuple(found)
+
+
+def patterns(hosts: Iterable[str]) -> tuple[str, ...]:
+    """Names of hosts as rules have them, each in its one spelling."""
+    return tuple(pattern for host in hosts for pattern in Allow(host).hosts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,16 +41,16 @@ class Network:
     async def open(self, request: Request, entry: Entry) -> Outlet:
         """`entry`: what the attempts belong to."""
         from belljar.egress.gateway import Gateway  # few runs have a network
-        from belljar.policy.network import most_of
+        from belljar.policy.network import allowed_hosts
 
         if self._gateway is None:
-            settings = self._settings
-            most = most_of(settings)
-            self._gateway = Gateway(dataclasses.replace(settings, network_allowed=most))
+            most = allowed_hosts(self._settings)
+            self._gateway = Gateway(dataclasses.replace(self._settings, network_allowed=most))
         rules = cast("Rules", request.network)
-        outlet = Outlet(self._settings, rules, request.secrets, entry, self._on_egress)
-        outlet.gateway = self._gateway
-        outlet.lease = await self._gateway.open(rules, request.secrets, on_egress=outlet.tried)
+        outlet = Outlet(
+            self._settings, self._gateway, rules, request.secrets, entry, self._on_egress
+        )
+        await outlet.open()
         return outlet
 
     @contextlib.asynccontextmanager
@@ -71,14 +71,16 @@ class Network:
 
 
 class Outlet:
-    """One sandbox's way out; branches of a kept sandbox share it."""
+    """One sandbox's way out, on the sandbox's side (`egress.outlet` is the gateway's); branches of
+    a kept sandbox share it."""
 
-    gateway: Gateway
     lease: Lease
+    """The gateway's word for it, from `open` on."""
 
     def __init__(
         self,
         settings: Settings,
+        gateway: Gateway,
         rules: Rules,
         secrets: Mapping[str, Secret],
         entry: Entry,
@@ -90,6 +92,7 @@ class Outlet:
         self._trusts_others = not all(rule.inspect for rule in rules)
         """Its code was given the certificates of other authorities than the gateway's, too."""
         self._settings = settings
+        self._gateway = gateway
         self._secrets = secrets
         self._entries = [entry]
         self._users = 1
@@ -102,13 +105,9 @@ class Outlet:
 
     # -- the sandbox -----------------------------------------------------------------------------
 
-    @property
-    def variables(self) -> Mapping[str, str]:
-        return self.lease.variables
-
-    @property
-    def files(self) -> Mapping[str, bytes]:
-        return self.lease.files
+    async def open(self) -> None:
+        """Also anew, when the gateway was lost."""
+        self.lease = await self._gateway.open(self.rules, self._secrets, on_egress=self.tried)
 
     def doors(self, engine: Engine) -> Doors | None:
         """Those of the wall itself, if it has any; else they are in the agent's stream."""
@@ -118,8 +117,8 @@ class Outlet:
         """With what the code needs to find the gateway and to trust it."""
         return dataclasses.replace(
             order,
-            env={**order.env, **self.variables},
-            inputs={**order.inputs, **self.files},
+            env={**order.env, **self.lease.variables},
+            inputs={**order.inputs, **self.lease.files},
             doors=None if engine.capabilities.doors else self._doors(),
         )
 
@@ -136,7 +135,7 @@ class Outlet:
         async with self._turn:
             if not self.lease.lost:
                 return
-            self.lease = await self.gateway.open(self.rules, on_egress=self.tried)
+            await self.open()
             if engine.capabilities.doors:
                 await cast(DoorEngine, engine).open_doors(talk.wall, self._doors())
             else:
@@ -144,10 +143,10 @@ class Outlet:
 
     async def change(self, asked: object, engine: Engine, talk: Conversation) -> None:
         """Other rules, from now on; what they do not allow is cut."""
-        from belljar.policy.network import check_change, check_network
+        from belljar.policy.network import check_inspected, check_network
 
         found = check_network(asked, self._settings)
-        check_change(found, self._secrets)
+        check_inspected(found, self._secrets)
         async with self._turn:
             if not self._trusts_others and not all(rule.inspect for rule in found):
                 raise NetworkRefused(
@@ -191,9 +190,15 @@ class Outlet:
             self._strays = count
             why = "dialled or sent past the gateway: nothing leads there"
             told = Egress(
-                at=time.time(), host="", port=0, verdict="refused", scheme="direct", why=why
+                at=time.time(),
+                host="",
+                port=0,
+                verdict="refused",
+                scheme="direct",
+                why=why,
+                count=more,
             )
-            self.tried(dataclasses.replace(told, count=more))
+            self.tried(told)
 
     def watch(self, run: str) -> None:
         """A run of a kept sandbox begins."""
@@ -208,6 +213,7 @@ class Outlet:
         return dataclasses.replace(result, egress=tuple(self._runs.get(run, ())))
 
     def unwatch(self, run: str) -> None:
+        """That run is over, however it ended."""
         self._runs.pop(run, None)
 
     async def _settled(self) -> None:
@@ -241,6 +247,7 @@ class Outlet:
         self._entries.append(entry)
 
     async def leave(self) -> None:
+        """One of those that share it is gone; with the last it is closed."""
         self._users -= 1
         if not self._users:
             with contextlib.suppress(TrailError):  # the trail calls the sandbox lost

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from belljar.egress.gateway import Gateway
 from belljar.errors import NetworkRefused, TrailError
 from belljar.model import Request, Result
 from belljar.network import Allow, Egress, Rules
@@ -51,7 +52,8 @@ class Way:
 
 
 def outlet(entry: Entry) -> tuple[Outlet, Way]:
-    found = Outlet(Settings(home=Path("unused")), RULES, {}, entry, None)
+    settings = Settings(home=Path("unused"))
+    found = Outlet(settings, Gateway(settings), RULES, {}, entry, None)
     way = Way()
     found.lease = way  # type: ignore[assignment]
     return found, way

@@ -16,7 +16,7 @@ from belljar.errors import InvalidRequest, InvalidVariable, NetworkRefused, Unsu
 from belljar.model import Request
 from belljar.network import Allow, Secret, rules
 from belljar.policy.decide import decide
-from belljar.policy.network import check_inside, check_network, most_of
+from belljar.policy.network import allowed_hosts, check_inside, check_network
 from belljar.runtimes import languages
 from belljar.settings import Settings
 
@@ -224,7 +224,9 @@ def test_n1_the_word_is_granted_as_a_word_or_by_its_hosts() -> None:
     for allowed in ((":packages:",), ("index.example", "files.example:443"), "any"):
         limited = dataclasses.replace(INDEX, network_allowed=allowed)  # type: ignore[arg-type]
         assert judge(limited, network=":packages:").network
-    assert most_of(dataclasses.replace(INDEX, network_allowed=(":packages:", "a.example"))) == (
+    assert allowed_hosts(
+        dataclasses.replace(INDEX, network_allowed=(":packages:", "a.example"))
+    ) == (
         *("a.example", "index.example:443"),
         "files.example:443",
     )

@@ -48,7 +48,6 @@ OPTIONS = (
         "many",
     ),
 )
-SOURCES = ("env:", "file:")
 
 
 def options(
@@ -78,7 +77,7 @@ def options(
 
 def secrets(given: list[str], headers: list[str]) -> dict[str, Secret]:
     """No message repeats what stands after the name: somebody may have typed a value."""
-    from belljar.network import Secret
+    from belljar.network import SOURCES, Secret
 
     forms = dict(_pair("--secret-header", item, "NAME=HEADER") for item in headers)
     found: dict[str, Secret] = {}

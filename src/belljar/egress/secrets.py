@@ -26,11 +26,10 @@ from belljar.egress.refusal import Refusal, blocked
 from belljar.egress.scrubbing import Headers, Incoming
 from belljar.egress.spellings import Spellings, Stream, exact, resizes, spellings
 from belljar.errors import InvalidRequest
-from belljar.network import Secret
+from belljar.network import MOST_SECRETS, Secret
 
 LONGEST_SECRET = 4096
 """It has to fit a header."""
-MOST_SECRETS = 32
 
 _ALPHABET = string.ascii_letters + string.digits
 _DROPPED = frozenset((b"range", b"if-range", b"accept-encoding", b"te"))

@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ async def fetch(
 ) -> Page:
     """One page, as text. `network`: where it and its redirects may lead; without it the host of
     `address` alone. `options`: of both runs."""
-    own = _own_rule(address)
+    own = _own_rule(address)  # also checks the address
     rules = network or own
     for name, value, most in (
         ("most_bytes", most_bytes, MOST_BYTES),
@@ -111,18 +111,18 @@ async def fetch(
     return _with_text(page, _told(read), read, size=len(body))
 
 
-def _own_rule(url: object) -> Allow:
+def _own_rule(address: object) -> Allow:
     """The host of the address, on its port, or on both of the usual ones."""
-    if not isinstance(url, str) or len(url) > MOST_URL or not url.isprintable():
+    if not isinstance(address, str) or len(address) > MOST_URL or not address.isprintable():
         raise InvalidRequest("address: must be a text", hint="for example https://example.com/page")
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(address)
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:
         parts, port = urlsplit(""), 0
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
         raise InvalidRequest(
-            f"address: {url[:80]!r} is no address of a page",
+            f"address: {address[:80]!r} is no address of a page",
             hint="for example https://example.com/page",
         )
     # Pages lead from http to https: with the usual ports either will do.
@@ -136,6 +136,7 @@ def _source(name: str) -> str:
 
 
 def _script(name: str, *arguments: Any) -> str:
+    """What one of the two sandboxes runs: a file of this folder, called with these arguments."""
     return f"{_source(name)}\nmain(*{arguments!r})\n"
 
 
@@ -151,7 +152,8 @@ def _told(result: Result) -> dict[str, Any]:
     return {"error": why.get(result.status, "it could not be read")}
 
 
-def _page(url: str, told: dict[str, Any], got: Result) -> Page:
+def _page(address: str, told: dict[str, Any], got: Result) -> Page:
+    """Without its text. What the gateway refused goes before what the sandbox says."""
     kept_out = [one for one in got.egress if one.verdict in ("refused", "blocked")]
     status = told.get("status")
     kind = _text(told, "content_type")
@@ -167,7 +169,7 @@ def _page(url: str, told: dict[str, Any], got: Result) -> Page:
     ):
         error = f"it is {kind[:80]!r}, not text"
     return Page(
-        url=_text(told, "url")[:MOST_URL] or url,
+        url=_text(told, "url")[:MOST_URL] or address,
         status=status if type(status) is int and 0 <= status < 1000 else 0,
         content_type=kind[:200],
         redirects=_texts(told, "redirects"),
@@ -185,16 +187,15 @@ def _body(told: dict[str, Any]) -> bytes:
 
 
 def _with_text(page: Page, told: dict[str, Any], read: Result, *, size: int) -> Page:
-    data = {name: getattr(page, name) for name in page.__dataclass_fields__}
-    data |= {
-        "title": _text(told, "title")[:500],
-        "text": _text(told, "text")[:MOST_BYTES],
-        "links": _texts(told, "links"),
-        "size": size,
-        "truncated": page.truncated or told.get("more") is True or read.truncated,
-        "error": _text(told, "error")[:1000],
-    }
-    return Page(**data)
+    return replace(
+        page,
+        title=_text(told, "title")[:500],
+        text=_text(told, "text")[:MOST_BYTES],
+        links=_texts(told, "links"),
+        size=size,
+        truncated=page.truncated or told.get("more") is True or read.truncated,
+        error=_text(told, "error")[:1000],
+    )
 
 
 def _text(told: dict[str, Any], name: str) -> str:

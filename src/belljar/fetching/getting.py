@@ -54,7 +54,6 @@ def get(url: str, most_bytes: int, timeout_s: float) -> dict[str, Any]:
             return {
                 "url": url,
                 "status": answer.status,
-                "reason": answer.reason,
                 "content_type": answer.headers.get_content_type(),
                 "charset": answer.headers.get_content_charset() or "",
                 "encoding": answer.headers.get("Content-Encoding", ""),

@@ -10,12 +10,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Literal
 
 from belljar.errors import InvalidRequest, InvalidVariable, NetworkRefused
-from belljar.network import PACKAGES, PORTS, Allow, Rules, Secret, check_variable, rules
+from belljar.network import (
+    MOST_SECRETS,
+    PACKAGES,
+    PORTS,
+    Allow,
+    Rules,
+    Secret,
+    check_variable,
+    patterns,
+    rules,
+)
 from belljar.policy.quote import quote
 from belljar.policy.variables import refusal
 from belljar.settings import Settings
-
-MOST_SECRETS = 32
 
 RESERVED = frozenset({
     "HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "ALL_PROXY", "NO_PROXY", "NODE_USE_ENV_PROXY",
@@ -32,10 +40,10 @@ def check_network(asked: object, settings: Settings) -> Rules:
     if not given:
         return ()
     most = settings.network_allowed
-    found = _without_word(given)
+    found = _without_packages(given)
     check_inside(found, most, setting="network_allowed")
     if names_packages(given):
-        index = packages(settings)
+        index = package_rule(settings)
         if PACKAGES not in most:
             check_inside((index,), most, setting="network_allowed")
         found += (index,)
@@ -50,7 +58,7 @@ def names_packages(given: Rules) -> bool:
     return any(PACKAGES in rule.hosts for rule in given)
 
 
-def packages(settings: Settings) -> Allow:
+def package_rule(settings: Settings) -> Allow:
     """What ":packages:" stands for: the operator's index and where its files are, to be read."""
     from urllib.parse import urlsplit
 
@@ -79,16 +87,17 @@ def package_variables(settings: Settings) -> dict[str, str]:
     return dict.fromkeys(names, settings.package_index)
 
 
-def most_of(settings: Settings) -> tuple[str, ...] | Literal["any"]:
+def allowed_hosts(settings: Settings) -> tuple[str, ...] | Literal["any"]:
     """`network_allowed` in names of hosts alone, for the gateway."""
     most = settings.network_allowed
     if most == "any" or PACKAGES not in most:
         return most
-    named = packages(settings).hosts if settings.package_index else ()
+    named = package_rule(settings).hosts if settings.package_index else ()
     return (*(host for host in most if host != PACKAGES), *named)
 
 
-def _without_word(given: Rules) -> Rules:
+def _without_packages(given: Rules) -> Rules:
+    """The same rules, with names of hosts alone."""
     found = []
     for rule in given:
         if PACKAGES not in rule.hosts:
@@ -149,8 +158,8 @@ def check_environment(env: Mapping[str, str]) -> None:
             raise InvalidVariable(f"env: {variable} is refused with network", hint=why)
 
 
-def check_change(found: Rules, secrets: Mapping[str, Secret]) -> None:
-    """Rules that a living sandbox is to get: what they must not be with these secrets."""
+def check_inspected(found: Rules, secrets: Mapping[str, Secret]) -> None:
+    """Where there are secrets, every rule lets the gateway look into what is sent."""
     if secrets and (opaque := next((rule for rule in found if not rule.inspect), None)):
         raise NetworkRefused(
             f"network: {opaque.hosts[0]!r} has inspect=False, and there are secrets",
@@ -169,12 +178,13 @@ def useful(secrets: Mapping[str, Secret], found: Rules) -> dict[str, Secret]:
 
 
 def _check_way(variable: str, secret: Secret, found: Rules) -> None:
+    """The rules lead to the secret's host, and nowhere unseen."""
     if not useful({variable: secret}, found):
         raise NetworkRefused(
             f"secrets: {variable} is for {secret.host}, which no rule of network allows",
             hint=f'network=Allow("{secret.host}:443")',
         )
-    check_change(found, {variable: secret})
+    check_inspected(found, {variable: secret})
 
 
 def _reserved(variable: str) -> str:
@@ -196,6 +206,7 @@ def _named(found: Rules) -> Iterator[tuple[str, str, int]]:
 
 
 def _inside(name: str, port: int, most: Iterable[str]) -> bool:
+    """Whether everything that `name` stands for, which may begin with "*.", is among `most`."""
     for pattern in most:
         if PACKAGES in (pattern, name):
             if pattern == name:
@@ -212,6 +223,6 @@ def _inside(name: str, port: int, most: Iterable[str]) -> bool:
 
 def _patterns(setting: str, given: Collection[str] | str) -> tuple[str, ...]:
     try:
-        return tuple(pattern for host in given for pattern in Allow(host).hosts)
+        return patterns(given)
     except InvalidRequest as error:
         raise InvalidRequest(f"settings.{setting}: {quote(given)}: {error.message}") from None

@@ -8,11 +8,9 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from belljar.errors import InvalidRequest
-from belljar.network import MOST_HOSTS, MOST_RULES, Allow, Secret
-from belljar.policy.network import MOST_SECRETS
+from belljar.network import MOST_HOSTS, MOST_RULES, MOST_SECRETS, SOURCES, Allow, Secret
 
 Host = Annotated[str, Field(max_length=300)]
-_ELSEWHERE = ("env:", "file:")
 
 
 class Rule(BaseModel):
@@ -88,15 +86,17 @@ class EgressOfRun(BaseModel):
 
 
 def rules(given: Sequence[str | Rule]) -> tuple[Allow, ...]:
+    """As the library has them."""
     return tuple(
         Allow(one) if isinstance(one, str) else Allow.of(one.model_dump()) for one in given
     )
 
 
 def secrets(given: Mapping[str, SecretGiven]) -> dict[str, Secret]:
+    """As the library has them. No client may name a variable or a file of the server's."""
     found = {}
     for name, one in given.items():
-        if one.value.startswith(_ELSEWHERE):
+        if one.value.startswith(SOURCES):
             raise InvalidRequest(
                 f"secrets: {name[:40]!r} names a place on the server, not a value",
                 hint="the client of the library reads env: and file: on its own machine",

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from belljar.errors import InvalidRequest, LimitExceeded
 from belljar.model import GIB, Limits
-from belljar.network import Allow, rules
+from belljar.network import patterns, rules
 from belljar.policy.limits import BOUNDS
 from belljar.policy.network import check_inside
 from belljar.server.errors import ApiError
@@ -63,11 +63,7 @@ class Quotas(BaseModel):
     @classmethod
     def _hosts(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         try:
-            return (
-                tuple(pattern for host in value for pattern in Allow(host).hosts)
-                if value
-                else value
-            )
+            return patterns(value) if value else value
         except InvalidRequest as error:
             raise ValueError(error.message) from None
 

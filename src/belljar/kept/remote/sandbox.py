@@ -30,7 +30,7 @@ from belljar.kept.remote.processes import RemoteProcess
 from belljar.kept.sandbox import Sandbox
 from belljar.kept.setup import WORKSPACE
 from belljar.model import Limits, Result
-from belljar.network import Allow, rules
+from belljar.network import Allow
 
 
 class RemoteSandbox(Sandbox):
@@ -225,8 +225,7 @@ class RemoteSandbox(Sandbox):
         return tuple(Allow.of(rule) for rule in self._told.get("network", ()))
 
     async def set_network(self, network: Allow | str | Sequence[Allow | str] | None) -> None:
-        said = {"network": [rule.to_dict() for rule in rules(network)]}
-        self._told = await self._say("PUT", "/network", said)
+        self._told = await self._say("PUT", "/network", sendable({"network": network}))
 
     def checkpoints(self) -> tuple[int, ...]:
         """As the server said them last."""
