@@ -15,7 +15,8 @@ from .refusal import blocked, failed
 from .streams import Tcp
 from .targets import Target
 
-_THREADS = 32
+_THREADS = 128
+"""Made when needed. A lease may hold four of them for as long as a name server is silent."""
 _LOOKUP_S = 15.0
 _DIAL_S = 10.0
 _MOST_JUDGED = 64

@@ -29,11 +29,11 @@ _ENTITIES = {
 }
 _NAMED = {entity[1:-1]: character for character, entity in _ENTITIES.items()}
 _ESCAPE = re.compile(
-    rb"(?:%%(?:25){0,2}|\\u00|\\x)([0-9a-f]{2})|&#x([0-9a-f]{2});|&#([0-9]{1,3});|&(%b);|\\(.)"
-    % b"|".join(_NAMED),
-    re.DOTALL,
+    rb"(?:%%(?:25){0,2}|\\{1,2}(?:u00|x))([0-9a-f]{2})|&#x([0-9a-f]{2});|&#([0-9]{1,3});|"
+    rb"&(%b);|\\{1,3}([^\\])" % b"|".join(_NAMED)
 )
 """Any of a character's ways below, in lower case."""
+_BEFORE_DIGITS = (b"%", b"%25", b"%2525", b"\\u00", b"\\\\u00", b"\\x", b"\\\\x")
 _ESCAPED = {b"/": b"\\/", b"'": b"\\'", b'"': b'\\"', b"\\": b"\\\\", b" ": b"+"}
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
@@ -58,9 +58,8 @@ class Form:
         *,
         differs: Callable[[bytes], bool] | None = None,
     ) -> None:
-        """`differs` says of bytes, as many as the form can have, that they do not begin with it. It
-        takes as long for nearly as for not at all, which a walk from position to position does not:
-        whoever can choose the data would hear it."""
+        """`differs` says of bytes, as many as a form can have, that they do not begin with it, and
+        takes as long for nearly as for not at all: whoever chooses the data would hear a walk."""
         self.elements = tuple(elements)
         self.put = put
         self.differs = differs
@@ -324,19 +323,19 @@ def _ways(character: bytes) -> list[bytes]:
     ways = [character, character.lower(), character.upper()]
     code = character.hex().encode()
     for digits in (code, code.upper()):
-        ways += [before + digits for before in (b"%", b"%25", b"%2525", b"\\u00", b"\\x")]
+        ways += [before + digits for before in _BEFORE_DIGITS]
     if character not in _PLAIN:
         number = b"%d" % ord(character)
         ways += [b"&#" + number + b";", b"&#x" + code + b";", b"&#x" + code.upper() + b";"]
     ways += [table[character] for table in (_ENTITIES, _ESCAPED) if character in table]
+    if (once := _ESCAPED.get(character, b"")).startswith(b"\\"):  # JSON within JSON
+        ways += [b"\\" + once, b"\\\\" + once]
     return ways
 
 
 def _like(piece: bytes, byte: int) -> bytes:
     """A plain character, written as `piece` is."""
-    if len(piece) < 3 or piece.startswith(b"&"):
-        return bytes([byte])
-    return piece[:-2] + b"%02X" % byte
+    return piece[:-2] + b"%02X" % byte if piece[:-2] in _BEFORE_DIGITS else bytes([byte])
 
 
 def _hexadecimal(text: bytes, instead: bytes) -> Form:
