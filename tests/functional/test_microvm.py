@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -109,9 +110,10 @@ def test_no_copy_changes_what_the_next_one_starts_from(jar: Belljar) -> None:
     """R3: the snapshot's memory is mapped privately, and QEMU cannot even write to the file."""
     jar.warm("base", 1)
     for pid in qemus():
-        opened = {
-            int(info.name): info.read_text() for info in Path(f"/proc/{pid}/fdinfo").glob("*")
-        }
+        opened = {}
+        for info in Path(f"/proc/{pid}/fdinfo").glob("*"):
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                opened[int(info.name)] = info.read_text()
         memory = [
             number
             for number in opened
