@@ -9,13 +9,13 @@ too far.
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .watch import Watched
+from .population import kill_all
+from .watch import Watched, reaped_cpu_ms
 
 if TYPE_CHECKING:
     from .keeper import Keeper
@@ -58,7 +58,7 @@ class Meter:
         self._watched = self._make(self._memory_bytes, self._disk)
         if self._cpus:
             self._watched.share(self._cpus)
-        self._cpu_before_ms = self._watched.cpu_ms(_reaped_ms())
+        self._cpu_before_ms = self._watched.cpu_ms(reaped_cpu_ms())
         self._spent = False
 
     def due_ms(self) -> int | None:
@@ -83,7 +83,7 @@ class Meter:
             return None
         told = self._watched.summary()
         told["out_of_memory"] = told["out_of_memory"] or self._spent
-        told["cpu_ms"] = max(0, self._watched.cpu_ms(_reaped_ms()) - self._cpu_before_ms)
+        told["cpu_ms"] = max(0, self._watched.cpu_ms(reaped_cpu_ms()) - self._cpu_before_ms)
         return told
 
     def _too_much(self, watched: Watched) -> None:
@@ -100,10 +100,7 @@ class Meter:
 def _kill_others(spared: int) -> None:
     """Every process in the sandbox but this one and, if it is one, the one to be spared."""
     if spared <= 1:
-        try:
-            os.kill(-1, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        kill_all()
         return
     killed = {1, spared}
     for _ in range(_ROUNDS):  # they may fork meanwhile
@@ -116,8 +113,3 @@ def _kill_others(spared: int) -> None:
                 os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 continue
-
-
-def _reaped_ms() -> int:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return round((used.ru_utime + used.ru_stime) * 1000)

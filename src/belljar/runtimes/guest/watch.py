@@ -122,6 +122,12 @@ def living_cpu_ms() -> int:
     return ticks * 1000 // os.sysconf("SC_CLK_TCK")
 
 
+def reaped_cpu_ms() -> int:
+    """Time used by the processes that have ended, as far as they were reaped here."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return round((used.ru_utime + used.ru_stime) * 1000)
+
+
 def _sizes(pid: str) -> tuple[int, int, int]:
     """Mapped, resident and page-table bytes of a process, which it cannot hide."""
     found = {b"VmSize:": 0, b"VmRSS:": 0, b"VmSwap:": 0, b"VmPTE:": 0}
