@@ -82,7 +82,8 @@ class Allow:
         if not hosts or len(hosts) > MOST_HOSTS:
             raise InvalidRequest(f"network: a rule names 1 to {MOST_HOSTS} hosts")
         for name, value in (("methods", methods), ("paths", paths)):
-            if isinstance(value, str) or not all(isinstance(one, str) for one in value):
+            several = isinstance(value, Sequence) and not isinstance(value, str)
+            if not several or not all(isinstance(one, str) for one in value):
                 raise InvalidRequest(
                     f"network: {name} must be several texts, not {value!r}",
                     hint=f"write {name}=({value!r},)" if isinstance(value, str) else "",

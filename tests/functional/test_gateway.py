@@ -340,6 +340,21 @@ def test_own_addresses_are_not_dialled(tmp_path: Path) -> None:
         other.close()
 
 
+def test_the_operator_may_name_any_number_of_hosts(tmp_path: Path) -> None:
+    many = tuple(f"host{number}.example" for number in range(300))
+
+    async def opens() -> str:
+        settings = Settings(home=tmp_path, network_allowed=many, network_denied=many[:150])
+        gateway = Gateway(settings)
+        try:
+            lease = await gateway.open(rules(many[200]), on_egress=lambda _: None)
+            return lease.variables["http_proxy"]
+        finally:
+            await gateway.close()
+
+    assert asyncio.run(opens()).startswith("http://127.0.0.1:")
+
+
 def test_the_process_has_given_up_what_it_does_not_need(way: Way) -> None:
     folder = Path(f"/proc/{way.place.pid}")
     status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import belljar
-from belljar.errors import Busy, InvalidRequest, LimitExceeded, SandboxEnded, SandboxLost
+from belljar import Settings, aio
+from belljar.errors import (
+    BelljarError,
+    Busy,
+    Closed,
+    InvalidRequest,
+    LimitExceeded,
+    SandboxEnded,
+    SandboxLost,
+)
 from belljar.kept import events
 
 
@@ -260,3 +271,23 @@ def test_l1_code_that_speaks_for_the_interpreter_cannot_hold_the_host_up(
                     box.run("1", timeout_s=1)
     assert time.monotonic() - started < 120
     assert jar.run("print(1)").stdout == "1\n"
+
+
+def test_r3_closed_while_it_is_made_it_is_gone(traces: Any) -> None:
+    async def closes() -> tuple[set[int], set[int]]:
+        async with aio.Belljar(Settings(pool_size=0)) as jar:
+            async with aio.Sandbox(jar, engine="jail", environment="base"):
+                pass
+            before = traces.processes()
+            box = aio.Sandbox(jar, engine="jail", environment="base")
+            opening = asyncio.ensure_future(box.open())
+            await asyncio.sleep(0)
+            await box.close()
+            with pytest.raises(Closed, match="while it was made"):
+                await opening
+            with pytest.raises(BelljarError):
+                await box.run("1")
+            return before, traces.processes()
+
+    before, after = asyncio.run(closes())
+    assert after == before

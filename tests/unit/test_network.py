@@ -195,3 +195,9 @@ def test_n2_names_of_variables() -> None:
     for name in ("", "1A", "A-B", "A=B", None):
         with pytest.raises(InvalidRequest):
             check_variable(name)
+
+
+@pytest.mark.parametrize("part", ["methods", "paths"])
+def test_n1_a_rule_as_data_with_nothing_for_a_part_is_refused(part: str) -> None:
+    with pytest.raises(InvalidRequest, match=part):
+        rules({"hosts": ["a.example"], part: None})

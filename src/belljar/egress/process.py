@@ -16,7 +16,7 @@ from collections import deque
 from typing import Any
 
 from belljar.errors import BelljarError
-from belljar.network import Rules
+from belljar.network import Allow, Rules
 from belljar.network import rules as as_rules
 
 from . import control, hardening, wires
@@ -53,7 +53,7 @@ class Process:
         self._trust = trust
         allowed = given["allowed"]
         self._operator = Operator(
-            allowed=None if allowed == "any" else as_rules(allowed),
+            allowed=None if allowed == "any" else tuple(map(Allow, allowed)),
             denied=given["denied"],
             resolver=Resolver(names=given["names"], private=given["private"]),
         )

@@ -8,15 +8,14 @@ import os
 import select
 import socket
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from belljar.errors import BelljarError, InvalidRequest, Unavailable
 from belljar.extras import install
-from belljar.network import Egress, host_name
-from belljar.network import rules as as_rules
+from belljar.network import Egress, host_name, patterns
 from belljar.runtimes.interpreter import base_interpreter
 from belljar.settings import Settings
 
@@ -180,8 +179,10 @@ def _launch(
         "do": "start",
         "authority": authority.to_dict(),
         "roots": (system_roots() + b"\n" + more_roots).decode("ascii", "replace"),
-        "allowed": "any" if settings.network_allowed == "any" else _hosts(settings.network_allowed),
-        "denied": _hosts(settings.network_denied),
+        "allowed": "any"
+        if settings.network_allowed == "any"
+        else patterns(settings.network_allowed),
+        "denied": patterns(settings.network_denied),
         "private": _private(settings),
         "names": {host_name(name): to for name, to in settings.network_names.items()},
         "namespace": settings.network_namespace,
@@ -242,11 +243,6 @@ def _more_roots(settings: Settings) -> bytes:
         return settings.network_authorities.read_bytes()
     except OSError as error:
         raise Unavailable(f"settings.network_authorities cannot be read: {error}") from error
-
-
-def _hosts(patterns: Sequence[str]) -> list[str]:
-    """In their one spelling."""
-    return [host for rule in as_rules(patterns) for host in rule.hosts]
 
 
 def _private(settings: Settings) -> list[str]:

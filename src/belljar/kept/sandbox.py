@@ -95,6 +95,8 @@ class Sandbox:
         self._family = Family(held)
         self._lifetime.begin(self._destroy)
         try:
+            if self.ended:
+                raise Closed("the sandbox was closed while it was made")
             await self._set_up(held)
         except BaseException:
             await self.close()

@@ -104,6 +104,7 @@ for what in ("open('/data/input/given/input.txt', 'a')", "open('/data/input/new'
             assert result.status == "timeout"
             if result.state_kept:
                 break
+            assert result.run_id is not None
             box.rollback(result.run_id)
         assert result.state_kept
         assert box.run("x").value == "7"
