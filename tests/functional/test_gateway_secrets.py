@@ -333,13 +333,12 @@ def arrived(upstream: Upstream) -> bytes:
 
 
 def blocked(way: Way, upstream: Upstream, words: str) -> None:
-    """Nothing of a placeholder, let alone of a value, came out, and it was told."""
+    """Nothing of a placeholder, let alone of a value, came out, and it was told. (What the test
+    before this one did may be told only now.)"""
     deadline = time.monotonic() + 30
-    while not any(one.verdict == "blocked" for one in way.told):
+    while not any(one.verdict == "blocked" and words in one.why for one in list(way.told)):
         assert time.monotonic() < deadline, way.told
         time.sleep(0.01)
-    told = next(one for one in way.told if one.verdict == "blocked")
-    assert words in told.why
     assert way.key not in arrived(upstream)
     no_value(arrived(upstream))
 
@@ -445,7 +444,7 @@ def test_query_and_body_where_asked(way: Way, upstream: Upstream) -> None:
     assert b"POST /echo?k=query%20and%2Fbody " in text and b"X-Key: query and/body\r\n" in text
     assert text.endswith(b"\r\n\r\nk=query+and%2Fbody&again=query+and%2Fbody")
     assert b"query" not in body and unquote_to_bytes(body).count(mine.encode()) == 4
-    assert {one.path for one in way.told} <= {"/echo", ""}
+    assert not any("?" in one.path or "query" in one.path for one in way.told)
 
 
 def test_over_http_it_stays_here(way: Way, upstream: Upstream) -> None:

@@ -262,7 +262,7 @@ def test_no_descriptor_is_held_per_sandbox(plain: Plain) -> None:
         plain.fill(group)
         group.apply(SOME)
         group.usage()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_two_belljars_in_one_process_do_not_share_a_folder(tmp_path: Path) -> None:

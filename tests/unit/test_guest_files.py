@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import gc
 import json
 import os
 import signal
@@ -129,12 +130,13 @@ def guest(tmp_path: Path) -> Iterator[Guest]:
     guest = Guest(tmp_path)
     before = open_descriptors()
     yield guest
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
     for root in guest.roots.values():
         os.close(root)
 
 
 def open_descriptors() -> int:
+    gc.collect()  # what other tests in this process have dropped
     return len(os.listdir("/proc/self/fd"))
 
 

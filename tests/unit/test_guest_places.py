@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import stat
@@ -21,11 +22,12 @@ def root(tmp_path: Path) -> Iterator[int]:
     descriptor = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     before = open_descriptors()
     yield descriptor
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
     os.close(descriptor)
 
 
 def open_descriptors() -> int:
+    gc.collect()  # what other tests in this process have dropped
     return len(os.listdir("/proc/self/fd"))
 
 
