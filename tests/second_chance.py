@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 MOST = 10
-ATTACKS = "tests/security/"
+ATTACKS = ("::test_holds", "tests/security/gateway/")
+"""In the names of probes, and of attacks on the gateway."""
 
 
 def main(cache: str) -> int:
     noted = Path(cache, "v/cache/lastfailed")
     failed = sorted(json.loads(noted.read_text())) if noted.is_file() else []
-    if not 0 < len(failed) <= MOST or any(name.startswith(ATTACKS) for name in failed):
+    if not 0 < len(failed) <= MOST or any(attack in name for name in failed for attack in ATTACKS):
         return 1
     print(f"Once more, by themselves: {', '.join(failed)}", flush=True)
     return 0
