@@ -112,7 +112,7 @@ class Settings:
     """Of one sandbox; a short burst of as many is let through."""
     network_connection_s: float = 600.0
     """The longest that a connection may last."""
-    network_idle_s: float = 120.0
+    network_idle_s: float = 60.0
     """The longest that nothing may move on it."""
     docker_host: str = ""
     """Where Docker's daemon listens, unix:///path or tcp://host:port; empty: DOCKER_HOST, or the
