@@ -149,7 +149,7 @@ def _about_setting(name: str, value: str, facts: Facts) -> str:
 
 def _about_apparmor(obstacle: Obstacle) -> str:
     best = obstacle.remedies[0]
-    return f"{obstacle.what}: belljar doctor --fix shows and writes {best.what}. {best.consequence}"
+    return f"belljar doctor --fix shows and writes {best.what}. {best.consequence}"
 
 
 def _contained(facts: Facts, *more: str) -> str:

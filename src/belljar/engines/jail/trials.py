@@ -159,7 +159,7 @@ _MASKED = "inside a container, /proc must be unmasked: --security-opt systempath
 _SHARED_UID = "one uid for all sandboxes, kept apart by their namespaces"
 _LSM = "add landlock to the kernel's lsm= parameter (Linux 5.13 or newer)"
 _SMALL_PAGES = "ordinary pages, from which a heavy environment forks more slowly"
-_HUGE = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled (Linux 6.1 or newer)"
+_HUGE = "needs Linux 6.1 or newer, built with CONFIG_TRANSPARENT_HUGEPAGE; nothing else sets it"
 _NO_FILTER = "this kernel was built without CONFIG_SECCOMP_FILTER: boot the distribution's own"
 _REFUSED = "something refuses root namespaces of its own here: run Belljar as an ordinary user"
 
