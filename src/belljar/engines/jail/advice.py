@@ -80,7 +80,7 @@ def gather() -> Facts:
         release=available.parse_release(os.uname().release),
         privileged=privileged,
         stuck=userns.is_stuck(uid, capabilities),
-        container=next((kind for mark, kind in _CONTAINERS.items() if os.path.exists(mark)), ""),
+        container=_container(),
         filtered="\nSeccomp:\t2" in status,
         sysctls={n: path.read_text().strip() for n, path in paths.items() if path.exists()},
         interpreter=interpreter,
@@ -89,6 +89,15 @@ def gather() -> Facts:
         restricted=not privileged and available.apparmor_refuses(),
         distribution=_distribution(),
     )
+
+
+def _container() -> str:
+    kind = next((kind for mark, kind in _CONTAINERS.items() if os.path.exists(mark)), "")
+    if kind != "docker":
+        return kind
+    # The mark is also on machines whose disk was made from an image; a container has these mounted.
+    mounts = Path("/proc/self/mountinfo").read_text()
+    return kind if any(f" /etc/{name} " in mounts for name in ("hostname", "hosts")) else ""
 
 
 def _distribution() -> tuple[str, str]:
