@@ -32,13 +32,19 @@ OWN = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
 PREPARED = "mount -t tmpfs none /etc/sysctl.d && echo 0 > /proc/sys/user/max_user_namespaces && "
 
 
-def own_place(script: str, *, prepared: str = PREPARED) -> subprocess.CompletedProcess[str]:
-    """A shell script where user namespaces are switched off, `$belljar` being the command."""
+def need_own_place() -> None:
     for tool in ("unshare", "sysctl"):
         if not shutil.which(tool, path="/usr/sbin:/usr/bin:/sbin:/bin"):
             pytest.skip(f"needs {tool}")
-    if not Path(SETTING).parent.is_dir():
+    if not SETTING.parent.is_dir():
         pytest.skip(f"needs {SETTING.parent}")
+    if subprocess.run([*OWN, "true"], capture_output=True).returncode:
+        pytest.skip("this user may make no user namespaces with unshare")
+
+
+def own_place(script: str, *, prepared: str = PREPARED) -> subprocess.CompletedProcess[str]:
+    """A shell script where user namespaces are switched off, `$belljar` being the command."""
+    need_own_place()
     done = subprocess.run(
         [*OWN, prepared + script],
         stdin=subprocess.DEVNULL,
@@ -111,6 +117,7 @@ def test_what_does_not_help_is_taken_back() -> None:
 
 @pytest.mark.parametrize(("answer", "written"), [("n", False), ("y", True), ("", False)])
 def test_fix_asks_after_it_has_shown(answer: str, written: bool) -> None:
+    need_own_place()
     script = PREPARED + f"$belljar doctor --fix; ls {SETTING} && echo written"
     told = at_a_terminal([*OWN, script], [answer])
     before, _, after = told.partition("Write this file? [y/N]")
@@ -266,6 +273,8 @@ def test_namespaces_for_root_only_are_opened_by_typing_the_hint(changeable: None
     """Debian's own setting."""
     if not sysctl(CLONE):
         pytest.skip(f"this kernel has no {CLONE}")
+    if not works():
+        pytest.skip("something else stops sandboxes here")
     as_root(f"sysctl -w {CLONE}=0")
     try:
         hint = lines()["user_namespaces"]["hint"]
