@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from pathlib import Path
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from belljar.cli import app, files, network, numbers, run, table, verdict
 from belljar.cli.terminal import Filter, harmless
-from belljar.engines.jail import checks
 from belljar.errors import InvalidRequest, InvalidVariable, LimitExceeded, UnknownLanguage
 from belljar.model import Dropped, Finding, Limits, OutputFile, Result
 from belljar.network import Allow, Egress, Secret
@@ -430,75 +428,6 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
             files.make_folder("--output", str(folder))
     files.make_folder("--output", str(tmp_path / "new/folder"))
     assert (tmp_path / "new/folder").is_dir()
-
-
-# -- doctor's advice -------------------------------------------------------------------------------
-
-ORDINARY = checks.Facts(uid=1000, release=(6, 8))
-
-
-@pytest.mark.parametrize(
-    ("code", "facts", "advice"),
-    [
-        (errno.ENOSYS, checks.Facts(uid=0, release=(4, 19)), "5.12"),
-        (errno.ENOSPC, ORDINARY, "sudo sysctl -w user.max_user_namespaces="),
-        (
-            errno.EPERM,
-            checks.Facts(
-                uid=1000, release=(6, 8), sysctls={"kernel.unprivileged_userns_clone": "0"}
-            ),
-            "sudo sysctl -w kernel.unprivileged_userns_clone=1",
-        ),
-        (
-            errno.EACCES,
-            checks.Facts(
-                uid=1000,
-                release=(6, 8),
-                sysctls={"kernel.apparmor_restrict_unprivileged_userns": "1"},
-            ),
-            "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
-        ),
-        (
-            errno.EPERM,
-            checks.Facts(uid=0, release=(6, 8), container="docker", filtered=True),
-            "docker run --security-opt seccomp=unconfined .*systempaths=unconfined.*SYS_ADMIN",
-        ),
-        (errno.ENOSYS, checks.Facts(uid=1000, release=(6, 8), filtered=True), "seccomp=unconfined"),
-        (errno.EPERM, checks.Facts(uid=0, release=(6, 8), container="kubernetes"), "procMount"),
-        (errno.EPERM, ORDINARY, "its own"),
-    ],
-)
-def test_the_hint_says_what_to_type(code: int, facts: checks.Facts, advice: str) -> None:
-    assert re.search(advice, checks.hint(code, facts, own="its own"))
-
-
-@pytest.mark.parametrize(
-    ("text", "release"),
-    [
-        ("6.8.0-45-generic", (6, 8)),
-        ("6.12+x", (6, 12)),
-        ("5.15.0", (5, 15)),
-        ("6.1-rc3", (6, 1)),
-        ("7", (7, 0)),
-        ("odd", (0, 0)),
-    ],
-)
-def test_kernel_releases(text: str, release: tuple[int, int]) -> None:
-    assert checks.parse_release(text) == release
-
-
-def test_a_failed_trial_becomes_a_line_with_its_stand_in() -> None:
-    trial = checks.Trial("landlock", "Landlock", stand_in="the root alone", advice="lsm=landlock")
-    failure = {"works": False, "errno": errno.ENOSYS, "detail": "none here"}
-    control = checks.judge(trial, failure, ORDINARY)
-    assert not control.works and not control.essential
-    assert "the root alone" in control.mechanism
-    assert "ENOSYS" in control.hint and "lsm=landlock" in control.hint
-
-
-def test_a_failed_trial_without_stand_in_is_essential() -> None:
-    failure = {"works": False, "errno": errno.EPERM, "detail": "no"}
-    assert checks.judge(checks.Trial("x", "y"), failure, ORDINARY).essential
 
 
 # -- proving ---------------------------------------------------------------------------------------

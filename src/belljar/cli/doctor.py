@@ -21,6 +21,7 @@ Exit status: 0 when a sandbox can be built here, 1 when something essential does
 \b
 Examples:
   belljar doctor
+  belljar doctor --fix
   belljar doctor --engine docker
   belljar doctor --json | python3 -m json.tool
 """
@@ -30,11 +31,20 @@ def doctor(
     engine: Annotated[
         str, typer.Option(metavar="NAME", help="The wall whose parts to try.")
     ] = "jail",
+    fix: Annotated[
+        bool,
+        typer.Option(
+            "--fix", help="Mend what a file of this system can mend; shows it and asks first."
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --fix: do not ask.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> int:
     """Try every part of the wall on this machine, and say what to do about what fails."""
     from belljar.settings import Settings
 
+    if fix:
+        _fix(engine, yes=yes, json=json)
     findings = examine(Settings(), engine)
     if json:
         from json import dumps
@@ -43,6 +53,19 @@ def doctor(
     else:
         _draw(findings)
     return 0 if findings["ok"] else 1
+
+
+def _fix(engine: str, *, yes: bool, json: bool) -> None:
+    from belljar.errors import InvalidRequest
+
+    if engine != "jail":
+        raise InvalidRequest(f"--fix is for the jail, not for {engine}", hint="without --engine")
+    if json:
+        raise InvalidRequest("--fix shows what it writes, and --json is for programs")
+    from belljar.cli.fix import fix
+    from belljar.engines.jail import checks
+
+    fix(checks.obstacle, yes=yes)
 
 
 def examine(settings: Settings, engine: str) -> dict[str, Any]:

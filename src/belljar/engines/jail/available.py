@@ -4,16 +4,39 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 
 from belljar.engines.base import Missing
+from belljar.runtimes.interpreter import base_interpreter
 from belljar.settings import Settings
+
+from . import userns
 
 OLDEST = (5, 12)
 """Linux with mount_setattr; the other calls are older."""
 _UNSHARE_NOTHING = 0x0040_0000
 """CLONE_DETACHED: unshare knows no such flag and refuses before it does anything."""
+_TRY_S = 10.0
+# A user namespace, and then something that takes a capability in it. `os.unshare` came with 3.12;
+# ctypes takes three times as long to load as all of the rest.
+_TRY = """\
+import os
+if hasattr(os, "unshare"):
+    unshare = os.unshare
+else:
+    import ctypes
+    def unshare(flags):
+        if ctypes.CDLL(None).unshare(flags):
+            raise OSError
+try:
+    unshare(0x10000000)
+    unshare(0x04000000)
+except OSError:
+    os._exit(3)
+"""
 
 
 def why_not(settings: Settings) -> Missing | None:
@@ -23,27 +46,66 @@ def why_not(settings: Settings) -> Missing | None:
     why = _problem()
     if not why:
         return None
-    from . import checks  # much to load, and only those without a jail need its advice
+    from . import advice  # much to load, and only those without a jail need it
 
-    return Missing(why=why, hint=checks.hint(errno.EPERM, checks.gather()))
+    return Missing(why=why, hint=advice.hint(errno.EPERM, advice.gather()))
+
+
+def parse_release(text: str) -> tuple[int, int]:
+    """The first two numbers: `6.8.0-45-generic`, `6.12+x`; what is missing counts as 0."""
+    found = re.match(r"(\d+)(?:\.(\d+))?", text)
+    return (int(found[1]), int(found[2] or 0)) if found else (0, 0)
 
 
 def _problem() -> str:
     release = os.uname().release
-    numbers = release.replace("-", ".").split(".")[:2]
-    if all(part.isdigit() for part in numbers) and tuple(map(int, numbers)) < OLDEST:
+    if parse_release(release) < OLDEST:
         return f"Linux {release} is too old, it takes {OLDEST[0]}.{OLDEST[1]} or newer"
     if _sysctl("user/max_user_namespaces") == "0":
         return "user namespaces are switched off"
-    if os.geteuid() != 0:
-        if _sysctl("kernel/unprivileged_userns_clone") == "0":
-            return "user namespaces are for root only"
-        confined = _read("/proc/self/attr/current") not in ("", "unconfined")
-        if _sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1" and not confined:
-            return "AppArmor keeps user namespaces from ordinary users"
+    uid, capabilities = os.geteuid(), userns.effective_capabilities()
     if "\nSeccomp:\t2" in _read("/proc/self/status") and _filtered():
         return "a system-call filter refuses user namespaces, as containers have it"
+    if not userns.is_privileged(uid, capabilities):
+        if _sysctl("kernel/unprivileged_userns_clone") == "0":
+            return "user namespaces are for root only"
+        if userns.is_stuck(uid, capabilities):
+            return "root lacks CAP_SETUID and CAP_SETGID, and no sandbox may be root"
+        if apparmor_refuses():
+            return "AppArmor keeps user namespaces from ordinary users"
     return ""
+
+
+def apparmor_refuses() -> bool:
+    """Asked of somebody without privileges. It depends on the program that asks: a profile of the
+    interpreter applies when the interpreter is executed, as for a zygote, and not to a console
+    script."""
+    restricted = _sysctl("kernel/apparmor_restrict_unprivileged_userns") not in ("", "0")
+    return restricted and not _namespaces_work()
+
+
+def _namespaces_work() -> bool:
+    if base_interpreter() in _worked:
+        return True
+    try:
+        asked = subprocess.run(
+            [base_interpreter(), "-SsEB", "-c", _TRY],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={},
+            cwd="/",
+            timeout=_TRY_S,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    if asked.returncode == 0:
+        _worked.add(base_interpreter())
+    return asked.returncode == 0
+
+
+_worked: set[str] = set()
+"""Interpreters that may. Those that may not are asked again: somebody may have mended it."""
 
 
 def _filtered() -> bool:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from belljar.engines.base import Ground
 from belljar.engines.linux import cgroups, root
 from belljar.engines.linux.control import send
-from belljar.errors import EngineError
+from belljar.errors import EngineError, EngineUnavailable
 from belljar.runtimes.interpreter import base_interpreter
 
 from . import userns
@@ -60,12 +60,12 @@ class Launch(NamedTuple):
 def launch(ground: Ground, hierarchy: cgroups.Hierarchy | None) -> Launch:
     """Starts an interpreter and tells it what to become. `hierarchy`: where its sandboxes' groups
     will be."""
-    ids = userns.choose(
-        Path("/proc/self/uid_map").read_text(),
-        euid=os.geteuid(),
-        egid=os.getegid(),
-        pid=os.getpid(),
-    )
+    try:
+        ids = userns.ours()
+    except PermissionError as error:
+        from . import advice  # much to load, and only those without a jail need it
+
+        raise EngineUnavailable(f"jail: {error}", hint=advice.hint(0, advice.gather())) from error
     with contextlib.ExitStack() as undo:
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -121,7 +121,7 @@ def _configuration(
         *(f"{path}/lib-dynload" for path in own),
     ]
     return {
-        "ids": {"uid": ids.uid, "gid": ids.gid, "count": ids.count},
+        "ids": vars(ids),
         "root": root.plan_root(
             root.host_facts(base_interpreter(), sys.base_prefix, foreign),
             (str(ground.folder), ground.mount) if ground.folder else None,

@@ -18,6 +18,7 @@ import select
 import signal
 import socket
 import stat
+from collections.abc import Callable
 
 from belljar.engines.linux import kernel
 from belljar.engines.linux.control import receive, send
@@ -65,6 +66,9 @@ def _allow_mounts() -> None:
         return
     except PermissionError:
         uid, gid = os.geteuid(), os.getegid()
+    if uid == 0:
+        _have_ids_mapped(lambda: kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS))
+        return
     kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
     for name, text in (
         ("setgroups", "deny"),
@@ -72,6 +76,43 @@ def _allow_mounts() -> None:
         ("gid_map", f"{gid} {gid} 1"),
     ):
         _write(f"/proc/self/{name}", text)
+
+
+def _have_ids_mapped(leave: Callable[[], None]) -> None:
+    """For a container's root: a process that stays behind maps all ids but root's, which takes no
+    further capability, so that we can ask as a sandbox what it may read."""
+    maps = {name: _all_but_root(name) for name in ("uid_map", "gid_map")}
+    ours, left = os.getpid(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(left[1])
+            if os.read(left[0], 1):
+                for name, text in maps.items():
+                    _write(f"/proc/{ours}/{name}", text)
+                os._exit(0)
+        finally:
+            os._exit(1)
+    try:
+        leave()
+        os.write(left[1], b"l")
+    finally:
+        os.close(left[0])
+        os.close(left[1])
+        _, ended = os.waitpid(pid, 0)
+    if ended:
+        raise PermissionError("no ids could be mapped")
+
+
+def _all_but_root(name: str) -> str:
+    lines = []
+    with open(f"/proc/self/{name}") as file:
+        for line in file:
+            start, _, count = map(int, line.split())
+            first = max(start, 1)
+            if first < start + count:
+                lines.append(f"{first} {first} {start + count - first}")
+    return "\n".join(lines)
 
 
 def _answer(control: socket.socket, order: dict) -> None:  # type: ignore[type-arg]

@@ -68,7 +68,7 @@ class Zygote:
                 raise EngineError(
                     f"the jail's zygote for {ground.key!r} could not be walled in:"
                     f" {born.get('error', 'it ended without a word')}",
-                    hint=DOCTOR_HINT,
+                    hint=_what_to_do(),
                 )
         except BaseException as error:
             ours.close()
@@ -207,6 +207,12 @@ class Zygote:
             kill(self._pidfd)
             os.close(self._pidfd)
             self._control.close()
+
+
+def _what_to_do() -> str:
+    from . import advice  # much to load, and only those without a jail need it
+
+    return advice.hint(0, advice.gather(), own=DOCTOR_HINT)
 
 
 def _described(mounts: Sequence[tuple[Mount, int]]) -> list[dict[str, object]]:

@@ -1,7 +1,8 @@
 """User namespaces: which ids the zygote and its sandboxes have on the host.
 
 As root, the zygote owns a range of ids that no account uses, and each sandbox one id of that range.
-An ordinary user has one id; every sandbox then has it too, told apart by its own namespace.
+An ordinary user has one id; every sandbox then has it too, told apart by its own namespace. No
+sandbox has root's: the kernel never counts root's processes, and root owns what is in /proc.
 """
 
 from __future__ import annotations
@@ -13,34 +14,72 @@ from belljar.engines.linux import places
 RANGE = 65_536
 _FIRST = 0x4000_0000
 _SLOTS = 8192
+_SYS_ADMIN = 1 << 21
+_MAPS_OTHERS = 1 << 6 | 1 << 7
+"""CAP_SETGID, CAP_SETUID: to map ids that are not one's own, and to become somebody else."""
 
 
 class IdMap:
     """Ids 0 … count-1 inside the zygote are uid … uid+count-1 outside (gid likewise)."""
 
-    def __init__(self, uid: int, gid: int, count: int) -> None:
+    def __init__(self, uid: int, gid: int, count: int, *, mounts_first: bool = False) -> None:
         self.uid = uid
         self.gid = gid
         self.count = count
+        self.mounts_first = mounts_first
+        """May mount without a user namespace. A container's root may not."""
 
     @property
     def has_range(self) -> bool:
         return self.count > 1
 
 
-def choose(extents: str, *, euid: int, egid: int, pid: int) -> IdMap:
+def effective_capabilities() -> int:
+    """This process's, as a bit mask."""
+    with open("/proc/self/status") as status:
+        return int(next(line.split()[1] for line in status if line.startswith("CapEff:")), 16)
+
+
+def is_privileged(euid: int, capabilities: int) -> bool:
+    """True for root that may do what root may: in a container it often may not."""
+    wanted = _SYS_ADMIN | _MAPS_OTHERS
+    return euid == 0 and capabilities & wanted == wanted
+
+
+def is_stuck(euid: int, capabilities: int) -> bool:
+    """True for root that cannot give sandboxes any id but its own."""
+    return euid == 0 and capabilities & _MAPS_OTHERS != _MAPS_OTHERS
+
+
+def ours() -> IdMap:
+    """What a zygote of this process gets."""
+    with open("/proc/self/uid_map") as file:
+        extents = file.read()
+    return choose(
+        extents,
+        euid=os.geteuid(),
+        egid=os.getegid(),
+        pid=os.getpid(),
+        capabilities=effective_capabilities(),
+    )
+
+
+def choose(extents: str, *, euid: int, egid: int, pid: int, capabilities: int) -> IdMap:
     """`extents`: our own /proc/self/uid_map, which says which ids exist for us at all."""
     if euid != 0:
         return IdMap(euid, egid, 1)
+    if is_stuck(euid, capabilities):
+        raise PermissionError("root lacks CAP_SETUID and CAP_SETGID, and no sandbox may be root")
+    able = is_privileged(euid, capabilities)
     first = _FIRST + (pid % _SLOTS) * RANGE
     for line in extents.splitlines():
         start, _, count = (int(field) for field in line.split())
         if start <= first and first + RANGE <= start + count:
-            return IdMap(first, first, RANGE)
+            return IdMap(first, first, RANGE, mounts_first=able)
         # Inside a container only few ids may exist; the upper part is the least likely to be used.
         if count >= 4096:
             half = count // 2
-            return IdMap(start + half, start + half, min(RANGE, half))
+            return IdMap(start + half, start + half, min(RANGE, half), mounts_first=able)
     return IdMap(euid, egid, 1)
 
 

@@ -87,7 +87,7 @@ def _enter_walls(control: socket.socket, configuration: dict) -> None:  # type: 
     ids = userns.IdMap(**configuration["ids"])
     steps = configuration["root"]
     flags = kernel.CLONE_NEWPID | kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
-    if not ids.has_range:
+    if not ids.mounts_first:
         flags |= kernel.CLONE_NEWUSER
     asked, ask = os.pipe()
     answered, answer = os.pipe()
@@ -108,26 +108,50 @@ def _enter_walls(control: socket.socket, configuration: dict) -> None:  # type: 
         if not os.read(answered, 1):
             os._exit(1)
 
-    # As root the mounts come first: once inside its user namespace the zygote is nobody on the
-    # host and could not reach a package folder below /root.
-    if ids.has_range:
+    # Mounts come first: once the zygote has ids of its own it is nobody on the host, and could
+    # not reach a package folder below /root. Root that may not mount opens what it will mount.
+    if ids.mounts_first:
         mounts.build_root(steps)
         kernel.unshare(kernel.CLONE_NEWUSER)
         mapped()
-        os.setgroups([])
+        _take_ids(ids)
     else:
+        steps = _opened(steps)
         mapped()
+        _take_ids(ids)
         mounts.build_root(steps)
+        _close(steps)
     os.close(ask)
     os.close(answered)
-    os.setresgid(0, 0, 0)
-    os.setresuid(0, 0, 0)
     # The change of ids gave /proc/<pid> of our children to the host's root; we write their maps.
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
     kernel.unshare(kernel.CLONE_NEWNET)
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
+
+
+def _take_ids(ids: userns.IdMap) -> None:
+    if ids.has_range:
+        os.setgroups([])
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
+
+
+def _opened(steps: list) -> list:  # type: ignore[type-arg]
+    """The plan of the root with descriptors for the host's paths, found as who we are now."""
+    return [
+        [*step[:2], f"/proc/self/fd/{os.open(step[2], os.O_PATH | os.O_CLOEXEC)}"]
+        if step[0] in ("bind", "device")
+        else step
+        for step in steps
+    ]
+
+
+def _close(steps: list) -> None:  # type: ignore[type-arg]
+    for step in steps:
+        if step[0] in ("bind", "device"):
+            os.close(int(step[2].rpartition("/")[2]))
 
 
 def _ordinary_signals() -> None:

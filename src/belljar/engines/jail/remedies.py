@@ -1,0 +1,118 @@
+"""Files of the system's configuration that let the jail be built, and what else they change."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_SETTINGS = ("/etc/sysctl.conf", "/etc/sysctl.d", "/run/sysctl.d", "/usr/lib/sysctl.d")
+_CONSEQUENCES = {
+    "user.max_user_namespaces": "Every user of this machine may then make user namespaces.",
+    "kernel.unprivileged_userns_clone": "Every user of this machine may then make them.",
+    "kernel.apparmor_restrict_unprivileged_userns": (
+        "Every program of every user may then make user namespaces: this switches the protection"
+        " off for the whole machine."
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remedy:
+    """One file, and how it takes effect."""
+
+    what: str
+    path: str
+    content: str
+    load: tuple[str, ...]
+    """The command that makes it take effect now; from the next boot on the system does."""
+    unload: tuple[str, ...]
+    """Undoes `load`, while the file is still there."""
+    consequence: str
+    """What changes for others than Belljar."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Obstacle:
+    """What stops sandboxes here, and alternatives to mend it for good, the best first."""
+
+    what: str
+    remedies: tuple[Remedy, ...]
+
+
+def apparmor_profile(interpreter: str, *, parser: str, replaceable: bool) -> Remedy | None:
+    """Confines nothing and allows user namespaces, as Ubuntu has it for browsers. It is tied to
+    the path of the interpreter: AppArmor looks at what the zygote executes, and neither at the
+    console script nor at a virtual environment's link to the interpreter. None if its path cannot
+    be written into a profile."""
+    if not interpreter.isprintable():
+        return None
+    attached = re.sub(r'([\\*?\[\]{}^"])', r"\\\1", interpreter)
+    name = _profile_name(interpreter)
+    path = f"/etc/apparmor.d/{name}"
+    consequence = f"Every program that {interpreter} runs may then make them, not only Belljar."
+    if replaceable:
+        consequence += " You can replace that file, so you can give this to any program."
+    return Remedy(
+        what=f"an AppArmor profile for {interpreter}",
+        path=path,
+        content=f"""\
+# Lets Belljar build sandboxes for users who are not root; written by "belljar doctor --fix".
+# Every program that this interpreter runs may make user namespaces with it, not only Belljar.
+# To undo: apparmor_parser -R {path}, then delete this file.
+abi <abi/4.0>,
+include <tunables/global>
+
+profile {name} "{attached}" flags=(unconfined) {{
+  userns,
+}}
+""",
+        load=(parser, "-r", path),
+        unload=(parser, "-R", path),
+        consequence=consequence,
+    )
+
+
+def _profile_name(interpreter: str) -> str:
+    """As files of profiles are usually named; with a digest where that says too little."""
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", interpreter.strip("/").replace("/", "."))
+    if not re.fullmatch(r"/usr/(local/)?bin/python[0-9.]*", interpreter):
+        plain += "-" + hashlib.sha256(interpreter.encode()).hexdigest()[:8]
+    return f"belljar.{plain}"
+
+
+def sysctl_file(name: str, value: str, *, old: str) -> Remedy:
+    """Files are read in the order of their names, so this one comes after those that set it now."""
+    path = f"/etc/sysctl.d/zz-belljar-{name.rpartition('.')[2]}.conf"
+    consequence = _CONSEQUENCES[name]
+    if others := [other for other in _files_that_set(name) if other != path]:
+        consequence += f" It overrides {', '.join(others)}."
+    return Remedy(
+        what=f"a setting of the kernel, {name} = {value}",
+        path=path,
+        content=f"""\
+# Lets Belljar build sandboxes; written by "belljar doctor --fix".
+# {_CONSEQUENCES[name]}
+# To undo: delete this file, then sysctl -w {name}={old}
+{name} = {value}
+""",
+        load=("sysctl", "-p", path),
+        unload=("sysctl", "-w", f"{name}={old}"),
+        consequence=consequence,
+    )
+
+
+def _files_that_set(name: str) -> list[str]:
+    files = []
+    for place in map(Path, _SETTINGS):
+        files += sorted(place.glob("*.conf")) if place.is_dir() else [place]
+    wanted = re.compile(rf"^\s*-?\s*{re.escape(name)}\s*=".replace(r"\.", "[./]"), re.MULTILINE)
+    found = []
+    for file in files:
+        try:
+            if wanted.search(file.read_text(errors="replace")):
+                found.append(str(file))
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,222 @@
+"""What doctor says to type, on machines that are invented (I8)."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from belljar.engines.jail import advice, available, checks, remedies, trials
+from belljar.engines.jail.advice import APPARMOR, CLONE, MAX_NAMESPACES, Facts
+
+ORDINARY = Facts(uid=1000, release=(6, 8))
+ROOT = Facts(uid=0, release=(6, 8), privileged=True)
+UBUNTU = Facts(
+    uid=1000,
+    release=(6, 8),
+    sysctls={APPARMOR: "1"},
+    restricted=True,
+    interpreter="/usr/bin/python3.12",
+    apparmor_parser="/usr/sbin/apparmor_parser",
+    distribution=("ubuntu", "24.04"),
+)
+
+
+def facts(base: Facts, **changes: Any) -> Facts:
+    return dataclasses.replace(base, **changes)
+
+
+OPTIONS = "docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined"
+
+
+@pytest.mark.parametrize(
+    ("code", "known", "words"),
+    [
+        (errno.ENOSPC, ORDINARY, "sudo sysctl -w user.max_user_namespaces=31000"),
+        (errno.ENOSPC, ROOT, ": sysctl -w user.max_user_namespaces=31000.*doctor --fix"),
+        (
+            errno.EPERM,
+            facts(ORDINARY, sysctls={CLONE: "0"}),
+            "sudo sysctl -w kernel.unprivileged_userns_clone=1.*doctor --fix",
+        ),
+        (
+            errno.EPERM,
+            facts(ORDINARY, sysctls={CLONE: "0"}, container="docker"),
+            "on the host, not in this container: sudo sysctl -w",
+        ),
+        (errno.EPERM, UBUNTU, "doctor --fix .*profile for /usr/bin/python3.12.*Every program"),
+        (errno.EPERM, facts(UBUNTU, apparmor_parser=""), "a setting of the kernel.*whole machine"),
+        (errno.EPERM, facts(ROOT, container="docker", filtered=True), OPTIONS),
+        (errno.EPERM, facts(ROOT, container="podman"), "podman run.*--security-opt unmask=ALL"),
+        (errno.ENOSYS, facts(ORDINARY, filtered=True), "seccomp=unconfined"),
+        (errno.EPERM, facts(ROOT, container="kubernetes"), "Unconfined.*procMount"),
+        (
+            errno.EPERM,
+            Facts(uid=0, release=(6, 8), stuck=True, container="docker"),
+            "--user 1000:1000 .*--cap-add SETUID --cap-add SETGID",
+        ),
+        (
+            errno.EPERM,
+            facts(UBUNTU, uid=0, container="docker"),
+            "apparmor=belljar-container.*on the host, not in this container: printf",
+        ),
+        (
+            errno.EPERM,
+            facts(UBUNTU, container="kubernetes"),
+            "Localhost with localhostProfile belljar-container.*on the host",
+        ),
+        (errno.EPERM, ORDINARY, "its own"),
+    ],
+)
+def test_the_hint_says_what_to_type(code: int, known: Facts, words: str) -> None:
+    assert re.search(words, advice.hint(code, known, own="its own")), advice.hint(code, known)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.EPERM, errno.ENOSPC, errno.EINVAL, 0])
+@pytest.mark.parametrize(
+    ("distribution", "words"),
+    [
+        (("debian", "11"), "apt install -t bullseye-backports linux-image-amd64"),
+        (("ubuntu", "20.04"), "apt install linux-generic-hwe-20.04"),
+        (("gentoo", ""), "install a newer one"),
+    ],
+)
+def test_a_kernel_that_is_too_old_is_always_said(
+    code: int, distribution: tuple[str, str], words: str
+) -> None:
+    """Whatever the kernel answered, and wherever it runs: nothing else would help."""
+    for known in (ORDINARY, UBUNTU, facts(ROOT, container="docker", filtered=True)):
+        old = facts(known, release=(5, 10), distribution=distribution)
+        told = advice.hint(code, old, own="its own")
+        assert words in told and "reboot" in told and "engine='docker'" in told
+        assert f"{available.OLDEST[0]}.{available.OLDEST[1]}" in told
+        assert advice.obstacle_for(code, old) is None
+
+
+def test_on_an_old_kernel_the_jail_is_refused_with_that_hint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Defect seen on 5.10: a clear message and nothing to do about it."""
+    import os
+
+    from belljar import Settings
+
+    here = os.uname()
+    old = os.uname_result((here[0], here[1], "5.10.0-33-amd64", here[3], here[4]))
+    monkeypatch.setattr(os, "uname", lambda: old)
+    missing = available.why_not(Settings())
+    assert missing and "5.10.0-33-amd64 is too old" in missing.why
+    assert "install" in missing.hint and "engine='docker'" in missing.hint
+
+
+def test_switched_off_comes_before_what_it_hides() -> None:
+    """One obstacle at a time: after the first is gone doctor looks again."""
+    both = facts(UBUNTU, sysctls={APPARMOR: "1", MAX_NAMESPACES: "0"})
+    assert "max_user_namespaces=31000" in advice.hint(errno.ENOSPC, both)
+    found = advice.obstacle_for(errno.ENOSPC, both)
+    assert found and [one.path for one in found.remedies] == [
+        "/etc/sysctl.d/zz-belljar-max_user_namespaces.conf"
+    ]
+
+
+def test_inside_a_container_no_file_is_offered() -> None:
+    """It would be the container's, and what is in the way is the host's."""
+    for container in ("docker", "podman", "kubernetes"):
+        assert advice.obstacle_for(errno.EPERM, facts(UBUNTU, container=container)) is None
+
+
+def test_the_profile_comes_first_and_says_what_it_gives_away() -> None:
+    found = advice.obstacle_for(errno.EPERM, UBUNTU)
+    assert found
+    profile, coarse = found.remedies
+    assert profile.path == "/etc/apparmor.d/belljar.usr.bin.python3.12"
+    assert 'belljar.usr.bin.python3.12 "/usr/bin/python3.12" flags=(unconfined)' in profile.content
+    assert "Every program that /usr/bin/python3.12 runs" in profile.consequence
+    assert "whole machine" in coarse.consequence
+    assert f"{APPARMOR} = 0" in coarse.content
+    assert coarse.unload == ("sysctl", "-w", f"{APPARMOR}=1")
+
+
+def test_an_interpreter_that_the_user_can_replace_is_pointed_out() -> None:
+    own = facts(UBUNTU, interpreter="/home/a/.local/bin/python3.13", interpreter_is_ours=True)
+    found = advice.obstacle_for(errno.EPERM, own)
+    assert found and "You can replace that file" in found.remedies[0].consequence
+
+
+ODD = ["/opt/my python/bin/python3", "/opt/{a,b}*/[x]^?/py\\thon", "/opt/ü/python3", '/o"p/python']
+
+
+@pytest.mark.parametrize("interpreter", ["/usr/bin/python3.12", *ODD])
+def test_the_profile_is_one_for_apparmor(interpreter: str, tmp_path: Path) -> None:
+    """Read by the parser itself, where there is one: the name and the exact path."""
+    profile = remedies.apparmor_profile(interpreter, parser="", replaceable=False)
+    assert profile and re.fullmatch(r"/etc/apparmor\.d/[A-Za-z0-9._-]+", profile.path)
+    parser = shutil.which("apparmor_parser", path="/usr/sbin:/sbin:/usr/bin:/bin")
+    if not parser:
+        pytest.skip("needs apparmor_parser (apparmor)")
+    if not Path("/etc/apparmor.d/abi/4.0").exists():
+        pytest.skip("AppArmor here is older than its rule for user namespaces")
+    file = tmp_path / "profile"
+    file.write_text(profile.content)
+    read = subprocess.run([parser, "-Q", "-K", "-N", file], capture_output=True, text=True)
+    assert read.returncode == 0, read.stderr
+    assert read.stdout.split() == [Path(profile.path).name]
+
+
+def test_two_interpreters_never_share_a_profile() -> None:
+    paths = ["/a/b_c", "/a_b/c", "/a/b/c", "/a b/c", "/a.b/c", *ODD]
+    found = [remedies.apparmor_profile(path, parser="", replaceable=False) for path in paths]
+    names = [one.path for one in found if one]
+    assert len(set(names)) == len(paths)
+
+
+def test_a_path_with_a_line_break_gets_no_profile() -> None:
+    bad = "/opt/x\nprofile everything /** flags=(unconfined) { userns, }\n"
+    assert remedies.apparmor_profile(bad, parser="", replaceable=False) is None
+
+
+def test_settings_that_others_made_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hardening = tmp_path / "99-hardening.conf"
+    hardening.write_text("# no\nuser/max_user_namespaces=0\n")
+    (tmp_path / "10-other.conf").write_text("kernel.dmesg_restrict = 1\n")
+    monkeypatch.setattr(remedies, "_SETTINGS", (str(tmp_path),))
+    remedy = remedies.sysctl_file(MAX_NAMESPACES, "31000", old="0")
+    assert f"overrides {hardening}." in remedy.consequence
+    assert Path(remedy.path).name > hardening.name  # files are read in this order
+
+
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [
+        ("6.8.0-45-generic", (6, 8)),
+        ("6.12+x", (6, 12)),
+        ("5.15.0", (5, 15)),
+        ("6.1-rc3", (6, 1)),
+        ("7", (7, 0)),
+        ("odd", (0, 0)),
+    ],
+)
+def test_kernel_releases(text: str, release: tuple[int, int]) -> None:
+    assert available.parse_release(text) == release
+
+
+def test_a_failed_trial_becomes_a_line_with_its_stand_in() -> None:
+    trial = trials.Trial("landlock", "Landlock", stand_in="the root alone", advice="lsm=landlock")
+    failure = {"works": False, "errno": errno.ENOSYS, "detail": "none here"}
+    control = checks.judge(trial, failure, ORDINARY)
+    assert not control.works and not control.essential
+    assert "the root alone" in control.mechanism
+    assert "ENOSYS" in control.hint and "lsm=landlock" in control.hint
+
+
+def test_a_failed_trial_without_stand_in_is_essential() -> None:
+    failure = {"works": False, "errno": errno.EPERM, "detail": "no"}
+    assert checks.judge(trials.Trial("x", "y"), failure, ORDINARY).essential
