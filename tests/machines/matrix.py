@@ -9,22 +9,24 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
 
 from . import layers, outcomes, qemu, roots
 from .archive import Archives
 from .cells import BIN, CELLS, Cell
 from .errors import GuestLost
-from .guest import Booted, Hardware
+from .guest import Answer, Booted, Hardware
 from .guests import GUESTS, Guest
 from .outcomes import Outcome
 from .report import Row
-from .selections import Selection, pytest_command
+from .selections import Selection, prove_command, pytest_command
 
 Say = Callable[[str], None]
 DOCTOR_S = 600.0
 PREPARE_S = 900.0
-_PYTHON = f"{BIN}/python -c 'import platform; print(platform.python_version())'"
+_SESSION = (
+    f"{BIN}/python -c 'import platform; print(platform.python_version())';"
+    " id; cat /proc/self/cgroup"
+)
 
 
 def choose(guests: str, cells: str) -> list[tuple[Guest, list[Cell]]]:
@@ -57,9 +59,10 @@ class Bench:
     cache: Path
     checkout: Path
     archives: Archives
-    logs: Path
-    deadline: float
-    """By time.monotonic(): no cell runs longer."""
+
+    @property
+    def logs(self) -> Path:
+        return self.cache / "logs"
 
     def hardware(self, guest: Guest, say: Say) -> Hardware:
         root = roots.ensure(guest, self.cache, self.archives, say)
@@ -75,83 +78,114 @@ class Bench:
     def qemu(self, hardware: Hardware, say: Say) -> qemu.Qemu:
         return qemu.ensure(self.cache, self.archives, hardware.kernel, say)
 
-    def left_s(self, limit_s: float) -> float:
-        return max(1.0, min(limit_s, self.deadline - time.monotonic()))
-
 
 def run(
-    bench: Bench, guest: Guest, cells: list[Cell], selection: Selection, say: Say
+    bench: Bench,
+    guest: Guest,
+    cells: list[Cell],
+    selection: Selection,
+    *,
+    limit_s: float,
+    say: Say,
 ) -> Iterator[Row]:
-    """A row for each cell. A guest that was lost is booted anew for the next one."""
+    """A row for each cell. A guest that was lost is booted anew for the next one.
+
+    The limit is for all cells together, from the first boot: making images is not counted.
+    """
     hardware = bench.hardware(guest, say)
     program = bench.qemu(hardware, say)
+    deadline = time.monotonic() + limit_s
+    bench.logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as life:
         booted: Booted | None = None
-        for number, cell in enumerate(cells):
+        for cell in cells:
             log = bench.logs / f"{guest.name}-{cell.name}.log"
-            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_text("")
+            release = "did not boot"
             try:
                 if booted is None:
                     say(f"{guest.title}: boots ({program.accelerator})")
-                    console = bench.logs / f"{guest.name}-{number}.console"
+                    console = log.with_suffix(".console")
                     booted = life.enter_context(Booted(program, hardware, console))
-                    say(f"{guest.title}: {booted.release} booted in {booted.boot_s:.0f} s")
-                with log.open("w") as written:
-                    yield examine(bench, booted, guest, cell, selection, written, say)
+                    say(f"{guest.title}: Linux {booted.release}, {booted.boot_s:.0f} s")
+                release = booted.release
+                session = Session(booted, cell, log, deadline, say)
+                yield examine(session, guest, selection)
             except GuestLost as lost:
                 with log.open("a") as written:
                     written.write(f"\n{lost}\n{lost.tail}\n")
-                release = booted.release if booted is not None else "did not boot"
                 yield lost_row(guest, cell, selection, release, lost)
                 booted = None
 
 
-def examine(
-    bench: Bench,
-    booted: Booted,
-    guest: Guest,
-    cell: Cell,
-    selection: Selection,
-    log: IO[str],
-    say: Say,
-) -> Row:
-    """Doctor, the probes, the tests: each runs even if the one before it failed."""
+@dataclass(frozen=True)
+class Session:
+    """A cell of a booted guest, and what it may still take."""
 
-    def step(title: str, command: str, limit_s: float) -> tuple[int, str]:
-        say(f"{guest.title}, {cell.title}: {title}")
-        log.write(f"\n$ {command}\n")
-        answer = booted.run(cell.wrap(command), limit_s=bench.left_s(limit_s), log=log)
-        log.write(f"\n[{title}: status {answer.status} after {answer.seconds:.0f} s]\n")
-        return answer.status, answer.printed
+    booted: Booted
+    cell: Cell
+    log: Path
+    deadline: float
+    """By time.monotonic()."""
+    say: Say
 
-    if cell.prepare:
-        say(f"{guest.title}, {cell.title}: is prepared")
-        ready = booted.run(cell.prepare, limit_s=bench.left_s(PREPARE_S), log=log)
+    def step(self, title: str, command: str, limit_s: float) -> Answer:
+        return self._run(title, self.cell.wrap(command), limit_s, shown=command)
+
+    def prepare(self) -> None:
+        if not self.cell.prepare:
+            return
+        ready = self._run("preparation", self.cell.prepare, PREPARE_S, shown=self.cell.prepare)
         if ready.status:
-            raise GuestLost(f"the session could not be made (status {ready.status})")
-    _, session = step("session", f"{_PYTHON}; id; cat /proc/self/cgroup", DOCTOR_S)
-    _, printed = step("doctor", f"{BIN}/belljar doctor --json", DOCTOR_S)
-    doctor = outcomes.doctor(printed)
-    _, printed = step("probes", f"{BIN}/belljar prove --json", selection.prove_s)
-    probes = outcomes.probes(printed)
-    status, printed = step("tests", pytest_command(selection, f"{BIN}/python"), selection.tests_s)
-    tests = outcomes.pytest(printed, status)
-    return row(guest, cell, selection, booted.release, session, (doctor, probes, tests))
+            raise GuestLost(f"the session could not be made: {outcomes.last(ready.printed)}")
+
+    def _run(self, title: str, command: str, limit_s: float, *, shown: str) -> Answer:
+        left_s = max(1.0, min(limit_s, self.deadline - time.monotonic()))
+        with self.log.open("a") as log:
+            log.write(f"\n$ {shown}\n")
+            try:
+                answer = self.booted.run(command, limit_s=left_s, log=log)
+            except GuestLost as lost:
+                raise GuestLost(f"{title}: {lost}", tail=lost.tail) from lost
+            log.write(f"\n[{title}: status {answer.status} after {answer.seconds:.0f} s]\n")
+        self.say(f"  {self.cell.title}: {title}, {answer.seconds:.0f} s")
+        return answer
+
+
+def examine(session: Session, guest: Guest, selection: Selection) -> Row:
+    """Doctor, the probes, the tests: each runs even if the one before it failed."""
+    session.prepare()
+    about = session.step("session", _SESSION, DOCTOR_S)
+    doctor = session.step("doctor", f"{BIN}/belljar doctor --json", DOCTOR_S)
+    probes = session.step("probes", prove_command(selection, f"{BIN}/belljar"), selection.prove_s)
+    tests = session.step("tests", pytest_command(selection, f"{BIN}/python"), selection.tests_s)
+    return row(
+        guest,
+        session.cell,
+        selection,
+        release=session.booted.release,
+        python=about.printed.strip().partition("\n")[0],
+        doctor=outcomes.doctor(doctor.printed),
+        probes=outcomes.probes(probes.printed),
+        tests=outcomes.pytest(tests.printed, tests.status),
+    )
 
 
 def row(
     guest: Guest,
     cell: Cell,
     selection: Selection,
+    *,
     release: str,
-    session: str,
-    found: tuple[Outcome, Outcome, Outcome],
+    python: str,
+    doctor: Outcome,
+    probes: Outcome,
+    tests: Outcome,
 ) -> Row:
-    doctor, probes, tests = found
     return Row(
         guest=guest.name,
         kernel=release,
-        python=session.strip().partition("\n")[0],
+        python=python,
         cell=cell.name,
         selection=selection.name,
         doctor=doctor.said,
@@ -164,7 +198,7 @@ def row(
 
 
 def lost_row(guest: Guest, cell: Cell, selection: Selection, release: str, lost: GuestLost) -> Row:
-    last = lost.tail.splitlines()[-1] if lost.tail else ""
+    said = outcomes.last(lost.tail)
     return Row(
         guest=guest.name,
         kernel=release,
@@ -176,7 +210,7 @@ def lost_row(guest: Guest, cell: Cell, selection: Selection, release: str, lost:
         tests="",
         ok=False,
         when=today(),
-        reasons=(str(lost), f"console: {last[:200]}") if last else (str(lost),),
+        reasons=(str(lost), f"console: {said}"),
     )
 
 

@@ -36,7 +36,7 @@ def json_in(printed: str) -> dict[str, Any] | None:
 def doctor(printed: str) -> Outcome:
     found = json_in(printed)
     if found is None:
-        return Outcome("no answer", False, (_last(printed),))
+        return Outcome("no answer", False, (last(printed),))
     wrong = [control for control in found["controls"] if not control["works"]]
     reasons = [
         f"doctor: {control['name']} ({control['mechanism']}): {control['hint']}"
@@ -54,7 +54,7 @@ def probes(printed: str) -> Outcome:
     """Held of those that apply. A probe that does not apply is no evidence either way."""
     found = json_in(printed)
     if found is None:
-        return Outcome("none ran", False, (f"prove: {_last(printed)}",))
+        return Outcome("none ran", False, (f"prove: {last(printed)}",))
     broken = [probe for probe in found["probes"] if probe["outcome"] == "broken"]
     applicable = found["held"] + len(broken)
     reasons = tuple(f"{probe['id']}: {probe['detail']}" for probe in broken)
@@ -93,11 +93,11 @@ def pytest(printed: str, status: int) -> Outcome:
     found = tests(printed)
     said = f"{found.passed}/{found.failed}/{found.skipped}"
     if not found.finished:
-        return Outcome("did not finish", False, (f"pytest: {_last(printed)}",))
+        return Outcome("did not finish", False, (f"pytest: {last(printed)}",))
     reasons = [_short(failure) for failure in found.failures[:REASONS]]
     if len(found.failures) > REASONS:
         reasons.append(f"and {len(found.failures) - REASONS} more tests")
-    return Outcome(said, status == 0, tuple(reasons))
+    return Outcome(said, status == 0 and found.passed > 0, tuple(reasons))
 
 
 def _short(failure: str) -> str:
@@ -105,6 +105,7 @@ def _short(failure: str) -> str:
     return failure.removeprefix("tests/")[:200]
 
 
-def _last(printed: str) -> str:
+def last(printed: str) -> str:
+    """The last line that says something."""
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
     return lines[-1][:300] if lines else "it printed nothing"

@@ -64,7 +64,9 @@ def render(rows: Iterable[Row]) -> str:
     for row in rows:
         values = [row.guest, row.kernel, row.python, row.cell, row.selection, row.doctor]
         values += [row.probes, row.tests, "green" if row.ok else "**red**", row.when]
-        lines.append(_line([*map(_cell, values), "<br>".join(map(_cell, row.reasons))]))
+        lines.append(
+            _line([*map(_cell, values), "<br>".join(filter(None, map(_cell, row.reasons)))])
+        )
     return _HEAD + "\n".join(lines) + "\n"
 
 

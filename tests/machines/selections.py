@@ -18,6 +18,8 @@ class Selection:
     tests: tuple[str, ...]
     deselected: tuple[str, ...] = ()
     """By a part of their names."""
+    probes: tuple[str, ...] = ()
+    """By id or boundary; empty: all."""
     prove_s: float
     tests_s: float
 
@@ -64,6 +66,11 @@ SELECTIONS = {
         ),
     )
 }
+
+
+def prove_command(selection: Selection, belljar: str) -> str:
+    only = f" --only {','.join(selection.probes)}" if selection.probes else ""
+    return f"{belljar} prove --json{only}"
 
 
 def pytest_command(selection: Selection, python: str) -> str:
