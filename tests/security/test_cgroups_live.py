@@ -119,11 +119,6 @@ def clear(group: Group, *, timeout_s: float = 10) -> bool:
     return True
 
 
-def counted_once(group: Group) -> int:
-    """v2 kills the whole group (memory.oom.group) after its victim, and counts that one twice."""
-    return 1 if group.hierarchy.version == 1 else 2
-
-
 def touch(size_bytes: int) -> bytearray:
     block = bytearray(size_bytes)
     block[:: resource.getpagesize()] = b"x" * len(block[:: resource.getpagesize()])
@@ -166,7 +161,7 @@ def test_a_memory_bomb_is_killed_and_counted(group: Group, children: Children) -
     group.baseline()
     children.go(pid)
     assert children.wait(pid) == -signal.SIGKILL
-    assert group.oom_kills() == counted_once(group)
+    assert group.oom_kills() == 1
     assert 60 * MIB < group.usage().peak_memory_bytes <= 64 * MIB
 
 
@@ -193,7 +188,7 @@ def test_a_well_behaved_neighbour_does_not_notice(
         children.go(bad)
         assert children.wait(bad) == -signal.SIGKILL
         assert children.wait(good) == 0
-        assert (group.oom_kills(), neighbour.oom_kills()) == (counted_once(group), 0)
+        assert (group.oom_kills(), neighbour.oom_kills()) == (1, 0)
     finally:
         assert clear(neighbour)
 
@@ -219,7 +214,7 @@ def test_pages_of_a_tmpfs_are_charged_and_die_with_it(group: Group, children: Ch
         put(group, pid)
         children.go(pid)
         assert children.wait(pid) == -signal.SIGKILL
-        assert group.oom_kills() == counted_once(group)
+        assert group.oom_kills() == 1
     finally:
         os.close(fd)
     assert until(lambda: memory_bytes(group) < 5 * MIB)

@@ -31,6 +31,8 @@ from .lending import Lending
 from .process import ROOM_HINT, Zygote
 from .wall import AGENT_PROCESSES, JailWall
 
+SOCKETS_S = 0.05
+"""Between two looks at how many sockets there are, where only that limits what waits in them."""
 BY_GATEWAY = "named hosts, by the gateway (namespace)"
 DESCRIPTORS = 65_536
 
@@ -48,6 +50,7 @@ class JailEngine:
         self._walls: set[JailWall] = set()
         self._making = Making[JailWall]()
         self._lending = Lending()
+        self._watching: asyncio.Task[None] | None = None
         _room_for_descriptors()
         begun = launch.take()
         self._hierarchy = begun.hierarchy if begun else cgroups.claim_ours()
@@ -223,7 +226,15 @@ class JailEngine:
     def _stands(self, wall: JailWall) -> JailWall:
         wall.stream.setblocking(False)
         self._walls.add(wall)
+        if not wall.zygote.short_queues and self._watching is None:
+            self._watching = asyncio.ensure_future(self._watch_sockets())
         return wall
+
+    async def _watch_sockets(self) -> None:
+        while True:
+            await asyncio.sleep(SOCKETS_S)
+            for wall in list(self._walls):
+                wall.limit_sockets()
 
     def _gone(self, wall: JailWall) -> None:
         self._ids.discard(wall.index)
@@ -236,6 +247,8 @@ class JailEngine:
 
     async def close(self) -> None:
         await self._making.settled()
+        if self._watching:
+            self._watching.cancel()
         walls = [wall.destroy() for wall in list(self._walls)]
         await asyncio.gather(*walls, return_exceptions=True)
         zygotes, self._zygotes = list(self._zygotes.values()), {}
@@ -281,6 +294,7 @@ class JailEngine:
             "processes_hidden": "pid namespace",
             "filesystem": "private read-only root",
             "network": "none (namespace)",
+            "sockets": "short queues" if zygote.short_queues else "watched",
             "system_calls": "seccomp allowlist",
             "landlock": f"ABI {zygote.landlock_abi}" if zygote.landlock_abi else "absent",
             "disk": "tmpfs quota",
@@ -298,7 +312,7 @@ class JailEngine:
                     f"the required control {control!r} is unknown",
                     hint=f"known: {', '.join(sorted(isolation))}",
                 )
-            weak = ("absent", "watchdog", "rlimit", "affinity", "namespace, shared uid")
+            weak = ("absent", "watchdog", "watched", "rlimit", "affinity", "namespace, shared uid")
             if isolation[control] in weak:
                 raise EngineUnavailable(
                     f"the required control {control!r} is not in force here"

@@ -70,7 +70,8 @@ def boot(descriptor: int) -> list[_Zygote]:
     except BaseException as error:
         send(control, {"error": f"{type(error).__name__}: {error}", "step": "zygote"})
         os._exit(1)
-    send(control, {"ready": {"landlock_abi": blueprint.landlock_abi}})
+    ready = {"landlock_abi": blueprint.landlock_abi, "short_queues": netns.queues_are_limited()}
+    send(control, {"ready": ready})
     return [_Zygote(control, owner, blueprint)]
 
 
@@ -234,7 +235,8 @@ class _Zygote:
             else:
                 born = self._branch(order, passed)
         except OSError as error:
-            send(self._control, {"error": f"{error}", "step": "namespaces"})
+            told = {"error": f"{error}", "errno": error.errno, "step": "namespaces"}
+            send(self._control, told)
         if not born:
             for descriptor in passed:
                 os.close(descriptor)
@@ -304,7 +306,8 @@ class _Zygote:
             network.open_doors(passed[0], hosts)
         network.hosts = hosts
         for member in [one for one in self._families.values() if one.network is network]:
-            given.join(member, lambda: mounts.own_hosts(hosts))
+            file = mounts.HostsFile(hosts)
+            given.join(member, file.attach, before=file.make)
         send(self._control, {})
 
     def _kept(self, number: int) -> family.Parent:

@@ -46,9 +46,6 @@ OPEN_TREE_CLONE = 0x1
 OPEN_TREE_CLOEXEC = 0x8_0000
 MOVE_MOUNT_F_EMPTY_PATH = 0x4
 
-FSOPEN_CLOEXEC = FSMOUNT_CLOEXEC = 0x1
-FSCONFIG_SET_STRING, FSCONFIG_CMD_CREATE = 1, 6
-
 PR_SET_DUMPABLE = 4
 PR_CAPBSET_READ = 23
 PR_CAPBSET_DROP = 24
@@ -149,18 +146,6 @@ def detached_copy(path: str | os.PathLike[str], *, directory: int = AT_FDCWD) ->
     that is nowhere to be seen: only this descriptor holds it."""
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE | AT_EMPTY_PATH
     return syscall(NUMBERS["open_tree"], directory, _path(path), flags)
-
-
-def detached_tmpfs(*, size: str, attr_set: int) -> int:
-    """A new tmpfs that is nowhere to be seen, by a descriptor of its folder."""
-    filesystem = syscall(NUMBERS["fsopen"], b"tmpfs", FSOPEN_CLOEXEC)
-    try:
-        configure = NUMBERS["fsconfig"]
-        syscall(configure, filesystem, FSCONFIG_SET_STRING, b"size", size.encode(), 0)
-        syscall(configure, filesystem, FSCONFIG_CMD_CREATE, None, None, 0)
-        return syscall(NUMBERS["fsmount"], filesystem, FSMOUNT_CLOEXEC, attr_set)
-    finally:
-        os.close(filesystem)
 
 
 def change_detached(mount: int, *, attr_set: int = 0, propagation: int = 0, users: int = 0) -> None:

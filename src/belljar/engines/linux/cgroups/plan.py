@@ -36,13 +36,11 @@ def plan(
     processes = Write("pids", "pids.max", str(limits.processes + reserve))
     quota = str(max(SMALLEST_QUOTA_US, round(limits.cpus * PERIOD_US)))
     if version == 2:
-        optional = [
-            Write("memory", "memory.swap.max", "0"),
-            Write("memory", "memory.oom.group", "1"),
-        ]
+        # memory.oom.group stays 0: it would kill the agent, and with it what is known of the run.
+        no_swap = Write("memory", "memory.swap.max", "0")
         return [
             Write("memory", "memory.max", memory),
-            *(write for write in optional if write.file in files),
+            *([no_swap] if no_swap.file in files else []),
             processes,
             Write("cpu", "cpu.max", f"{quota} {PERIOD_US}"),
         ]
