@@ -101,8 +101,10 @@ class Booted:
                 listening.bind(str(port))
                 listening.listen(1)
                 # QEMU connects, not we: so the port has a host from the first moment.
+                command = arguments(self._qemu, self._hardware, console=self._console, port=port)
                 self._process = subprocess.Popen(
-                    arguments(self._qemu, self._hardware, console=self._console, port=port),
+                    # It must not outlive us, not even if we are killed.
+                    ["setpriv", "--pdeathsig", "KILL", *command],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=self._console.with_suffix(".qemu").open("wb"),

@@ -68,7 +68,7 @@ def ensure(guest: Guest, checkout: Path, cache: Path, say: Callable[[str], None]
     if not (srv / "ready").is_file():
         for old in place.glob(f"{guest.name}-*"):
             if old.is_dir():
-                shutil.rmtree(old)
+                roots.remove(old)
         copy(checkout, names, srv / "belljar")
         say(f"{guest.title}: make setup")
         command = f"cd /srv/belljar; make --no-print-directory setup PYTHON=/usr/bin/{guest.python}"

@@ -65,9 +65,12 @@ def ensure(guest: Guest, cache: Path, archives: Archives, say: Callable[[str], N
         raise CannotBeHad("only root can make a guest's root")
     require_programs()
     made.parent.mkdir(parents=True, exist_ok=True)
-    for old in made.parent.glob(f"{guest.name}-*"):
-        remove(old)
-    with tempfile.TemporaryDirectory(dir=made.parent, prefix="making-") as place:
+    # Older ones, and what a build that was killed left behind.
+    for pattern in (f"{guest.name}-*", f"making-{guest.name}-*"):
+        for old in made.parent.glob(pattern):
+            remove(old)
+    prefix = f"making-{guest.name}-"
+    with tempfile.TemporaryDirectory(dir=made.parent, prefix=prefix) as place:
         scratch = Path(place, "scratch")
         scratch.mkdir()
         root = Path(place, "root")
@@ -194,6 +197,10 @@ def link(path: Path, target: str) -> None:
 
 
 def remove(path: Path) -> None:
+    """Never with something mounted in it, which might be this machine's /proc or /dev."""
+    mounted = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    if any(place.startswith(f"{path}/") for place in mounted):
+        raise CannotBeHad(f"something is mounted in {path}: umount it first")
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

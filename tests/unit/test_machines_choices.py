@@ -175,3 +175,13 @@ def test_the_tail_of_a_console_has_no_colours(tmp_path: Path) -> None:
     console.write_bytes(b"one\r\n\x1b[0;32m  OK  \x1b[0m two\r\n\r\n")
     assert console_tail(console) == "one\n  OK   two"
     assert console_tail(tmp_path / "missing") == ""
+
+
+def test_tests_left_out_are_there_and_left_out() -> None:
+    repository = Path(__file__).parents[2]
+    for test in selections.UNFAIR:
+        file, _, name = test.partition("::")
+        assert f"def {name}(" in (repository / file).read_text(), test
+    command = selections.pytest_command(selections.SELECTIONS["quick"], "python")
+    assert "--deselect=tests/functional/test_limits.py::test_time_is_up_for_everyone" in command
+    assert "-n" not in command.split()
