@@ -53,7 +53,7 @@ class JailEngine:
         self._watching: asyncio.Task[None] | None = None
         _room_for_descriptors()
         begun = launch.take()
-        self._hierarchy = begun.hierarchy if begun else cgroups.claim_ours()
+        self._hierarchy = begun.hierarchy if begun else cgroups.claim_ours(ask_systemd=True)
         self._launched = {begun.launched.ground.key: begun.launched} if begun else {}
         self.interpreter = base_interpreter()
 
@@ -137,7 +137,7 @@ class JailEngine:
                 index=index,
                 disk_bytes=limits.disk_bytes,
                 disk_files=limits.disk_files,
-                cpus=None if group else _cores(limits.cpus),
+                cpus=self._cores(limits.cpus),
                 rehearse=waiting,
                 number=(number := next(self._numbers)),
                 mounts=lent,
@@ -210,7 +210,7 @@ class JailEngine:
                     index=0,
                     disk_bytes=limits.disk_bytes,
                     disk_files=limits.disk_files,
-                    cpus=None if group else _cores(limits.cpus),
+                    cpus=self._cores(limits.cpus),
                     rehearse=False,
                     number=(number := next(self._numbers)),
                     parent=parent.number,
@@ -239,6 +239,12 @@ class JailEngine:
     def _gone(self, wall: JailWall) -> None:
         self._ids.discard(wall.index)
         self._walls.discard(wall)
+
+    def _cores(self, cpus: float) -> list[int] | None:
+        """Where no cgroup can limit the share of the processor, it becomes a number of cores."""
+        if self._hierarchy and self._hierarchy.limits_cpu:
+            return None
+        return _cores(cpus)
 
     def _group(self, limits: Limits) -> cgroups.Group | None:
         if not self._hierarchy:
@@ -273,9 +279,7 @@ class JailEngine:
 
     async def _start(self, ground: Ground) -> Zygote:
         launched = self._launched.pop(ground.key, None)
-        return await Zygote.start(
-            launched or launch.launch(ground, cgroups=self._hierarchy is not None)
-        )
+        return await Zygote.start(launched or launch.launch(ground, self._hierarchy))
 
     def _take_id(self, zygote: Zygote) -> int:
         """A uid of the zygote's range that no living sandbox has; 0 where there is no range."""
@@ -332,7 +336,7 @@ def _room_for_descriptors() -> None:
 
 
 def _cores(cpus: float) -> list[int]:
-    """Without a cgroup the share becomes a number of cores, chosen at random to spread the load."""
+    """Chosen at random to spread the load."""
     allowed = sorted(os.sched_getaffinity(0))
     count = min(len(allowed), max(1, round(cpus)))
     from random import SystemRandom  # loads a library of hashes that nothing else here needs

@@ -72,6 +72,7 @@ class JailWall(DestroyedOnce):
     def apply(self, limits: Limits) -> Inside:
         self._used = True
         if self._group:
+            self._group.begin()
             if limits != self._limits:
                 self._group.apply(limits, reserve=AGENT_PROCESSES)
                 self._limits = limits

@@ -161,14 +161,14 @@ def _warm_up(
         proc_files=files,
         proc_folders=folders,
         program=seccomp.build(
-            memfd=configuration["cgroups"],
-            affinity=configuration["cgroups"],
+            memfd=configuration["counted"],
+            affinity=configuration["affinity"],
             joining=configuration["kept"],
         ),
         landlock_abi=landlock.abi(),
         own_modules=[name for name in sys.modules if name.partition(".")[0] == "belljar"],
         rehearsal=configuration["rehearsal"],
-        counted=configuration["cgroups"],
+        counted=configuration["counted"],
         live_kept=live_kept,
     )
     forgetting.forget_paths(blueprint.own_modules)
