@@ -132,7 +132,9 @@ def try_one(bench: Bench, name: str, cell: str, command: list[str], console: Con
         say(f"{booted.release}, booted in {booted.boot_s:.0f} s")
         status = 0
         if session.prepare:
-            booted.run(session.prepare, limit_s=DAY_S, log=sys.stdout)
+            ready = booted.run(session.prepare, limit_s=DAY_S, log=sys.stdout)
+            if ready.status:
+                return RED
         for line in [" ".join(command)] if command else sys.stdin:
             if line.strip():
                 answer = booted.run(session.wrap(line.strip()), limit_s=DAY_S, log=sys.stdout)

@@ -81,7 +81,7 @@ GUESTS = {
             title="Debian 13",
             archive="debian",
             suites=("trixie", "trixie-updates"),
-            packages=_DEBIAN,
+            packages=(*_DEBIAN, "docker-cli"),  # a package of its own since Debian 13
             image=("python3", "ca-certificates"),
         ),
         Guest(

@@ -66,7 +66,7 @@ SELECTIONS = {
         Selection(
             name="quick",
             tests=("tests/functional/test_limits.py", "tests/functional/test_kept.py"),
-            prove_s=420,
+            prove_s=600,
             tests_s=300,
         ),
         Selection(
