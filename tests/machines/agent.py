@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from typing import BinaryIO
 
 PORT = "/dev/virtio-ports/belljar"
 ENVIRONMENT = {
@@ -25,20 +24,24 @@ ENVIRONMENT = {
 
 
 def main() -> int:
-    with open(PORT, "r+b", buffering=0) as port:
-        send(port, {"ready": os.uname().release})
-        rest = b""
-        while True:
-            chunk = os.read(port.fileno(), 65536)
-            if not chunk:  # what a port without a host reads as
-                time.sleep(0.5)
-            rest += chunk
-            while b"\n" in rest:
-                line, _, rest = rest.partition(b"\n")
-                answer(port, line)
+    serve(os.open(PORT, os.O_RDWR))
+    return 0
 
 
-def answer(port: BinaryIO, line: bytes) -> None:
+def serve(port: int) -> None:
+    send(port, {"ready": os.uname().release})
+    rest = b""
+    while True:
+        chunk = os.read(port, 65536)
+        if not chunk:  # what a port without a host reads as
+            time.sleep(0.5)
+        rest += chunk
+        while b"\n" in rest:
+            line, _, rest = rest.partition(b"\n")
+            answer(port, line)
+
+
+def answer(port: int, line: bytes) -> None:
     try:
         asked = json.loads(line)
     except ValueError:
@@ -58,10 +61,10 @@ def answer(port: BinaryIO, line: bytes) -> None:
     send(port, {"run": run, "exit": process.wait()})
 
 
-def send(port: BinaryIO, what: Mapping[str, object]) -> None:
+def send(port: int, what: Mapping[str, object]) -> None:
     data = json.dumps(what).encode() + b"\n"
     while data:
-        data = data[os.write(port.fileno(), data) :]
+        data = data[os.write(port, data) :]
 
 
 if __name__ == "__main__":

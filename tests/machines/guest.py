@@ -167,6 +167,10 @@ class Booted:
         complaint = console_tail(self._console.with_suffix(".qemu"))
         return GuestLost(message, tail="\n".join(part for part in (complaint, tail) if part))
 
+    @property
+    def ended(self) -> bool:
+        return self._process is None or self._process.poll() is not None
+
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
