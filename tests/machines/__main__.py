@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import fcntl
 import sys
-import time
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from belljar.settings import default_home
@@ -21,6 +19,7 @@ from .errors import CannotBeHad, MachinesError
 from .guest import Booted
 from .guests import GUESTS
 from .matrix import Bench, choose
+from .progress import Teller
 from .report import Row
 from .selections import SELECTIONS
 
@@ -36,7 +35,11 @@ def main() -> int:
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:
         # Two at once would make the same root, and each guest takes two processors.
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            console.print("test-machines: waits for another that uses these images")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         bench = Bench(
             cache=cache,
             checkout=arguments.checkout.resolve(),
@@ -49,12 +52,9 @@ def main() -> int:
         except ValueError as error:
             console.print(f"test-machines: {error}", soft_wrap=True)
             return WRONG
-        except CannotBeHad as error:
-            console.print(f"test-machines: cannot be had here: {error}", soft_wrap=True)
-            return 0 if arguments.if_possible else WRONG
         except MachinesError as error:
-            console.print(f"test-machines: {error}", soft_wrap=True)
-            return RED
+            console.print(f"test-machines: {told(error)}", soft_wrap=True, markup=False)
+            return verdict([], [error], if_possible=arguments.if_possible)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -81,30 +81,41 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(bench: Bench, arguments: argparse.Namespace, console: Console) -> int:
-    """The cells asked for; the table is written after each guest, so that none is lost."""
+    """The cells asked for; the table is written after each, so that none is lost."""
     chosen = choose(arguments.guests, arguments.cells)
     selection = SELECTIONS[arguments.selection]
+    limit_s = arguments.limit_s
     rows: list[Row] = []
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=None)
-        started = time.monotonic()
-
-        def say(what: str) -> None:
-            progress.update(task, description=what)
-            passed = time.monotonic() - started
-            progress.console.print(f"[dim]{passed:6.0f} s[/dim]  {what}", soft_wrap=True)
-
+    failed: list[MachinesError] = []
+    with Teller(console) as tell:
         for guest, cells in chosen:
-            limit_s = arguments.limit_s
-            for row in matrix.run(bench, guest, cells, selection, limit_s=limit_s, say=say):
-                say(f"{guest.title}, {row.cell}: {'green' if row.ok else 'red'}")
-                rows.append(row)
-                if arguments.report:
-                    report.write([row], bench.checkout / report.FILE)
-    show(rows, console)
-    console.print(f"Logs: {bench.logs}", soft_wrap=True)
-    return 0 if all(row.ok for row in rows) else RED
+            try:
+                for row in matrix.run(bench, guest, cells, selection, limit_s=limit_s, tell=tell):
+                    tell.did(f"{guest.title}, {row.cell}: {'green' if row.ok else 'red'}")
+                    rows.append(row)
+                    if arguments.report:
+                        report.write([row], bench.checkout / report.FILE)
+            except MachinesError as error:  # the other guests may be there all the same
+                failed.append(error)
+    if rows:
+        show(rows, console)
+        console.print(f"Logs: {bench.logs}", soft_wrap=True)
+    for problem in failed:
+        console.print(f"test-machines: {told(problem)}", soft_wrap=True, markup=False)
+    return verdict(rows, failed, if_possible=arguments.if_possible)
+
+
+def told(error: MachinesError) -> str:
+    return f"cannot be had here: {error}" if isinstance(error, CannotBeHad) else str(error)
+
+
+def verdict(rows: list[Row], failed: list[MachinesError], *, if_possible: bool) -> int:
+    """A red cell is red everywhere; a machine that cannot be had is no fault of Belljar's."""
+    if not all(row.ok for row in rows):
+        return RED
+    if any(not isinstance(error, CannotBeHad) for error in failed):
+        return RED
+    return WRONG if failed and not if_possible else 0
 
 
 def show(rows: list[Row], console: Console) -> None:
@@ -123,13 +134,12 @@ def try_one(bench: Bench, name: str, cell: str, command: list[str], console: Con
     """For people who look for a cause: what the commands print comes at once."""
     guest, session = GUESTS[name], CELLS[cell]
 
-    def say(what: str) -> None:
-        console.print(what, style="dim")
-
-    hardware = bench.hardware(guest, say)
-    qemu = bench.qemu(hardware, say)
+    tell = Teller(console)
+    with tell:
+        hardware = bench.hardware(guest, tell)
+        qemu = bench.qemu(hardware, tell)
     with Booted(qemu, hardware, bench.logs / f"try-{name}.console") as booted:
-        say(f"{booted.release}, booted in {booted.boot_s:.0f} s")
+        tell.did(f"{booted.release}, booted in {booted.boot_s:.0f} s")
         status = 0
         if session.prepare:
             ready = booted.run(session.prepare, limit_s=DAY_S, log=sys.stdout)
@@ -138,7 +148,7 @@ def try_one(bench: Bench, name: str, cell: str, command: list[str], console: Con
         for line in [" ".join(command)] if command else sys.stdin:
             if line.strip():
                 answer = booted.run(session.wrap(line.strip()), limit_s=DAY_S, log=sys.stdout)
-                say(f"status {answer.status} after {answer.seconds:.1f} s")
+                tell.did(f"status {answer.status} after {answer.seconds:.1f} s")
                 status = answer.status
     return min(abs(status), 125)
 

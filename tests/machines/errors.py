@@ -2,6 +2,7 @@
 
 MachinesError
 ├── CannotBeHad     QEMU, an archive or a privilege is missing here: nothing is said of Belljar
+├── SetupFailed     `make setup` fails in a guest's root: that is said of Belljar
 └── GuestLost       a guest did not boot, hung, or ended by itself
 """
 
@@ -13,6 +14,10 @@ class MachinesError(Exception):
 
 
 class CannotBeHad(MachinesError):
+    pass
+
+
+class SetupFailed(MachinesError):
     pass
 
 

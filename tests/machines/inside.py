@@ -11,9 +11,11 @@ import shlex
 import subprocess
 from pathlib import Path
 
-from .errors import CannotBeHad
+from .errors import CannotBeHad, SetupFailed
 from .indexes import Indexes
 
+_NO_PLACE = 97
+"""The status when a mount fails, which the command itself hardly ends with."""
 DEVICES = {"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9}
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -33,14 +35,18 @@ def run(root: Path, command: str, *, srv: Path, indexes: Indexes, log: Path) -> 
             check=False,
         )
     if done.returncode:
-        tail = " / ".join(log.read_text(errors="replace").strip().splitlines()[-3:])
-        raise CannotBeHad(f"preparing {root.name} failed: {tail} (see {log})")
+        said = log.read_text(errors="replace").strip()
+        tail = " / ".join(said.splitlines()[-3:])
+        if done.returncode == _NO_PLACE or said.startswith("unshare:"):
+            raise CannotBeHad(f"no place to prepare a checkout in: {tail}")
+        raise SetupFailed(f"{root.name}: {tail} (see {log})")
 
 
 def plan(root: Path, *, srv: Path, indexes: Indexes) -> list[str]:
     """The mounts, as a script."""
     options = f"lowerdir={root},upperdir=/mnt/upper,workdir=/mnt/work"
     lines = [
+        f"trap 'exit {_NO_PLACE}' ERR",
         "mount -t tmpfs tmpfs /mnt",
         "mkdir /mnt/upper /mnt/work /mnt/new",
         f"mount -t overlay -o {shlex.quote(options)} overlay /mnt/new",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,10 +17,10 @@ from .errors import GuestLost
 from .guest import Answer, Booted, Hardware
 from .guests import GUESTS, Guest
 from .outcomes import Outcome
+from .progress import Teller
 from .report import Row
 from .selections import Selection, prove_command, pytest_command
 
-Say = Callable[[str], None]
 DOCTOR_S = 600.0
 PREPARE_S = 900.0
 _SESSION = (
@@ -64,19 +64,19 @@ class Bench:
     def logs(self) -> Path:
         return self.cache / "logs"
 
-    def hardware(self, guest: Guest, say: Say) -> Hardware:
-        root = roots.ensure(guest, self.cache, self.archives, say)
+    def hardware(self, guest: Guest, tell: Teller) -> Hardware:
+        root = roots.ensure(guest, self.cache, self.archives, tell.doing)
         kernel, initrd = roots.kernel(root)
         return Hardware(
             kernel=kernel,
             initrd=initrd,
             root=roots.image(guest, self.cache),
-            layer=layers.ensure(guest, self.checkout, self.cache, say),
+            layer=layers.ensure(guest, self.checkout, self.cache, tell.doing),
             cpus=min(2, os.cpu_count() or 1),
         )
 
-    def qemu(self, hardware: Hardware, say: Say) -> qemu.Qemu:
-        return qemu.ensure(self.cache, self.archives, hardware.kernel, say)
+    def qemu(self, hardware: Hardware, tell: Teller) -> qemu.Qemu:
+        return qemu.ensure(self.cache, self.archives, hardware.kernel, tell.doing)
 
 
 def run(
@@ -86,14 +86,14 @@ def run(
     selection: Selection,
     *,
     limit_s: float,
-    say: Say,
+    tell: Teller,
 ) -> Iterator[Row]:
     """A row for each cell. A guest that was lost is booted anew for the next one.
 
     The limit is for all cells together, from the first boot: making images is not counted.
     """
-    hardware = bench.hardware(guest, say)
-    program = bench.qemu(hardware, say)
+    hardware = bench.hardware(guest, tell)
+    program = bench.qemu(hardware, tell)
     deadline = time.monotonic() + limit_s
     bench.logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as life:
@@ -104,12 +104,12 @@ def run(
             release = "did not boot"
             try:
                 if booted is None:
-                    say(f"{guest.title}: boots ({program.accelerator})")
+                    tell.doing(f"{guest.title}: boots ({program.accelerator})")
                     console = log.with_suffix(".console")
                     booted = life.enter_context(Booted(program, hardware, console))
-                    say(f"{guest.title}: Linux {booted.release}, {booted.boot_s:.0f} s")
+                    tell.did(f"{guest.title}: Linux {booted.release} in {booted.boot_s:.0f} s")
                 release = booted.release
-                session = Session(booted, cell, log, deadline, say)
+                session = Session(booted, cell, log, deadline, tell)
                 yield examine(session, guest, selection)
             except GuestLost as lost:
                 with log.open("a") as written:
@@ -127,7 +127,7 @@ class Session:
     log: Path
     deadline: float
     """By time.monotonic()."""
-    say: Say
+    tell: Teller
 
     def step(self, title: str, command: str, limit_s: float) -> Answer:
         return self._run(title, self.cell.wrap(command), limit_s, shown=command)
@@ -140,6 +140,7 @@ class Session:
             raise GuestLost(f"the session could not be made: {outcomes.last(ready.printed)}")
 
     def _run(self, title: str, command: str, limit_s: float, *, shown: str) -> Answer:
+        self.tell.doing(f"{self.cell.title}: {title}")
         left_s = max(1.0, min(limit_s, self.deadline - time.monotonic()))
         with self.log.open("a") as log:
             log.write(f"\n$ {shown}\n")
@@ -148,7 +149,7 @@ class Session:
             except GuestLost as lost:
                 raise GuestLost(f"{title}: {lost}", tail=lost.tail) from lost
             log.write(f"\n[{title}: status {answer.status} after {answer.seconds:.0f} s]\n")
-        self.say(f"  {self.cell.title}: {title}, {answer.seconds:.0f} s")
+        self.tell.did(f"{self.cell.title}: {title} took {answer.seconds:.0f} s")
         return answer
 
 

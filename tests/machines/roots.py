@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -61,6 +62,8 @@ def ensure(guest: Guest, cache: Path, archives: Archives, say: Callable[[str], N
     made, ext4 = folder(guest, cache), image(guest, cache)
     if ext4.is_file():
         return made
+    if platform.machine() != "x86_64":
+        raise CannotBeHad("guests are made for x86-64 only")
     if os.geteuid() != 0:
         raise CannotBeHad("only root can make a guest's root")
     require_programs()
@@ -154,7 +157,11 @@ def prepare(root: Path) -> None:
 
 def in_root(root: Path, script: str) -> None:
     command = ["chroot", str(root), "bash", "-ec", script]
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise CannotBeHad(f"{script}: {done.stderr.strip()}")
 
 
 def filesystem(root: Path, target: Path, *, label: str, size: str) -> None:

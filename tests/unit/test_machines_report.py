@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.machines import report
+from tests.machines.__main__ import verdict
+from tests.machines.errors import CannotBeHad, SetupFailed
 from tests.machines.report import Row
 
 ROW = Row(
@@ -72,3 +74,12 @@ def test_what_a_guest_printed_is_no_markup() -> None:
 def test_writing_what_was_read_changes_nothing(reasons: list[str]) -> None:
     once = report.render([replace(ROW, reasons=tuple(reasons))])
     assert report.render(report.read(once)) == once
+
+
+def test_only_what_cannot_be_had_may_be_passed_over() -> None:
+    missing, failed = CannotBeHad("no QEMU"), SetupFailed("pip ended with 1")
+    assert verdict([], [missing], if_possible=True) == 0
+    assert verdict([], [missing], if_possible=False) != 0
+    assert verdict([], [failed], if_possible=True) != 0
+    assert verdict([ROW], [], if_possible=True) == 0
+    assert verdict([ROW, replace(ROW, ok=False)], [missing], if_possible=True) != 0
