@@ -13,7 +13,7 @@ STAMP := $(VENV)/.installed
 # Where built environments are, so that tests of them need not build them once more.
 ENVIRONMENTS_HOME := $(or $(BELLJAR_HOME),$(or $(XDG_DATA_HOME),$(HOME)/.local/share)/belljar)
 
-.PHONY: help run demo test test-all setup check environments test-user bench compat prove clean
+.PHONY: help run demo test test-all setup check environments test-user test-machines bench compat prove clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -55,6 +55,12 @@ check: setup  ## format, lint, types, import directions
 
 test-user: setup
 	bash tests/as_ordinary_user.sh
+
+GUESTS :=
+CELLS :=
+SELECTION := full
+test-machines: setup  ## in QEMU guests of Debian and Ubuntu; part of it: GUESTS=trixie CELLS=root,user
+	$(BIN)/python -m tests.machines run --guests "$(GUESTS)" --cells "$(CELLS)" --selection $(SELECTION)
 
 bench: setup environments  ## Belljar beside the alternatives, in one run
 	@engines="$$(mktemp -d)"; trap 'tests/engines_up.sh down "$$engines"' EXIT; \
