@@ -45,6 +45,23 @@ def test_sandboxes_work_here() -> None:
     assert findings["home"]
 
 
+def test_n1_the_network_is_tried_and_not_only_looked_for(tmp_path: Path) -> None:
+    """Its libraries are not enough: a sandbox must reach the gateway."""
+    assert doctor()[1]["network"]["ready"]
+    broken = tmp_path / "home"
+    broken.mkdir()
+    (broken / "network").write_text("a file where the gateway keeps its authority")
+    done = subprocess.run(
+        [*COMMAND, "--json"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=120,
+        env={**os.environ, "BELLJAR_HOME": str(broken)},
+    )
+    told = json.loads(done.stdout)["network"]
+    assert not told["ready"] and told["hint"]
+
+
 def test_every_control_of_a_result_has_a_line() -> None:
     """Settings.required names what a result's `isolation` names; doctor must know the same."""
     import belljar
