@@ -29,7 +29,7 @@ from collections.abc import Callable
 
 from belljar.engines.linux import kernel, landlock, seccomp
 from belljar.engines.linux.control import receive, send
-from belljar.runtimes.guest import agent, forking, protocol, runner
+from belljar.runtimes.guest import agent, forking, protocol, reporting, runner
 
 from . import contain, family, forgetting, given, mounts, netns, pages, userns
 
@@ -154,6 +154,7 @@ def _warm_up(
             importlib.import_module(name)
         except ImportError:
             continue  # another version of a package may lack one of its parts
+    reporting.rehearse()
     runner.rehearse(configuration["rehearsal"])  # what is set up on first use is set up once, here
     files, folders = mounts.proc_covers()
     blueprint = contain.Blueprint(
