@@ -124,11 +124,21 @@ def finish(status: int, known: int) -> int:
                 stream.flush()
         except BaseException as error:
             failed = stream is sys.stdout or failed
-            _tell("Exception ignored in: %r\n%s: %s\n" % (stream, type(error).__name__, error))
+            _tell("%s\n%s: %s\n" % (_ignored(stream), type(error).__name__, error))
     if status < 0:
         signal.signal(-status, signal.SIG_DFL)
         _kill(_getpid(), -status)
     return 120 if failed and status == 0 else status
+
+
+def _ignored(stream: object) -> str:
+    """The interpreter's words for a stream that it could not flush."""
+    if sys.version_info < (3, 13):
+        return "Exception ignored in: %r" % stream
+    return "Exception ignored %s flushing sys.%s:" % (
+        "on" if sys.version_info < (3, 14) else "while",
+        "stdout" if stream is sys.stdout else "stderr",
+    )
 
 
 def _tell(text: str) -> None:

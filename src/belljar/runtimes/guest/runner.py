@@ -187,7 +187,9 @@ def _run_python(path: str, report: object) -> None:
 
 def _run_main(path: str, report: object) -> int:
     main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=path, __builtins__=builtins, __cached__=None, __annotations__={})
+    main.__dict__.update(__file__=path, __builtins__=builtins, __cached__=None)
+    if sys.version_info < (3, 14):  # since then they are made when somebody asks for them
+        main.__annotations__ = {}
     sys.modules["__main__"] = main
     try:
         with open(path, "rb") as file:
