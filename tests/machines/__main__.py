@@ -93,7 +93,7 @@ def run(bench: Bench, arguments: argparse.Namespace, console: Console) -> int:
                 for row in matrix.run(bench, guest, cells, selection, limit_s=limit_s, tell=tell):
                     tell.did(f"{guest.title}, {row.cell}: {'green' if row.ok else 'red'}")
                     rows.append(row)
-                    if arguments.report:
+                    if arguments.report and selection.is_evidence:
                         report.write([row], bench.checkout / report.FILE)
             except MachinesError as error:  # the other guests may be there all the same
                 failed.append(error)

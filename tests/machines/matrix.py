@@ -23,6 +23,7 @@ from .selections import Selection, prove_command, pytest_command
 
 DOCTOR_S = 600.0
 PREPARE_S = 900.0
+NOT_ASKED = Outcome("", True)
 _SESSION = (
     f"{BIN}/python -c 'import platform; print(platform.python_version())';"
     " id; cat /proc/self/cgroup"
@@ -158,8 +159,14 @@ def examine(session: Session, guest: Guest, selection: Selection) -> Row:
     session.prepare()
     about = session.step("session", _SESSION, DOCTOR_S)
     doctor = session.step("doctor", f"{BIN}/belljar doctor --json", DOCTOR_S)
-    probes = session.step("probes", prove_command(selection, f"{BIN}/belljar"), selection.prove_s)
-    tests = session.step("tests", pytest_command(selection, f"{BIN}/python"), selection.tests_s)
+    probes = tests = NOT_ASKED
+    if selection.prove_s:
+        command = prove_command(selection, f"{BIN}/belljar")
+        probes = outcomes.probes(session.step("probes", command, selection.prove_s).printed)
+    if selection.tests:
+        command = pytest_command(selection, f"{BIN}/python")
+        ran = session.step("tests", command, selection.tests_s)
+        tests = outcomes.pytest(ran.printed, ran.status)
     return row(
         guest,
         session.cell,
@@ -167,8 +174,8 @@ def examine(session: Session, guest: Guest, selection: Selection) -> Row:
         release=session.booted.release,
         python=about.printed.strip().partition("\n")[0],
         doctor=outcomes.doctor(doctor.printed),
-        probes=outcomes.probes(probes.printed),
-        tests=outcomes.pytest(tests.printed, tests.status),
+        probes=probes,
+        tests=tests,
     )
 
 

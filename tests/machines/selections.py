@@ -30,7 +30,12 @@ class Selection:
     probes: tuple[str, ...] = ()
     """By id or boundary; empty: all."""
     prove_s: float
+    """0: no probe runs."""
     tests_s: float
+
+    @property
+    def is_evidence(self) -> bool:
+        return self.prove_s > 0 and bool(self.tests)
 
 
 _KEPT = (
@@ -63,6 +68,8 @@ _SECURITY = (
 SELECTIONS = {
     selection.name: selection
     for selection in (
+        # A look at all machines within the hour: no row of the table comes from it.
+        Selection(name="doctor", tests=(), prove_s=0, tests_s=0),
         Selection(
             name="quick",
             tests=("tests/functional/test_limits.py", "tests/functional/test_kept.py"),
