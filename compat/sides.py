@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import resource
 import shlex
@@ -9,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -171,8 +171,7 @@ def _as_ordinary_user(argv: list[str], folder: Path, *, reach: Sequence[Path]) -
     needed = {_top(path, home) for path in reach if home and path.is_relative_to(home)}
     steps = ["set -e", "mount --make-rprivate /"]
     # Packages someone installed for the host's interpreter are not part of the comparison.
-    packages = sysconfig.get_path("purelib", vars={"base": sys.base_prefix})
-    steps.append(f"mount -t tmpfs empty {shlex.quote(packages)}")
+    steps += [f"mount -t tmpfs empty {shlex.quote(folder)}" for folder in _package_folders()]
     if home and needed:
         spare = folder / "reach"
         steps += [f"mkdir {spare}", f"mount -t tmpfs reach {spare}"]
@@ -187,6 +186,15 @@ def _as_ordinary_user(argv: list[str], folder: Path, *, reach: Sequence[Path]) -
     drop = f"exec setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups -- "
     script = "\n".join([*steps, drop + shlex.join(argv)])
     return ["unshare", "--mount", "sh", "-c", script]
+
+
+@functools.cache
+def _package_folders() -> list[str]:
+    """Asked of the interpreter itself: a distribution's has other ones than its virtual
+    environments let suppose, and not all of them need be there."""
+    code = "import site; print(*site.getsitepackages(), sep='\\n')"
+    said = subprocess.run([bare_python(), "-s", "-c", code], capture_output=True, text=True)
+    return [folder for folder in said.stdout.splitlines() if Path(folder).is_dir()]
 
 
 def _top(path: Path, home: Path) -> Path:

@@ -57,6 +57,21 @@ def test_s1_a_failing_run_ends_that_run_only(
     assert box.run("x").value == "1"
 
 
+@pytest.mark.parametrize("action", ["always", "error"])
+def test_s6_checkpoints_beside_threads_are_not_warned_of(box: belljar.Sandbox, action: str) -> None:
+    """Since Python 3.12 a fork beside threads warns, but it is not the code that forks here."""
+    box.run(
+        "import threading, time, warnings\n"
+        f"warnings.simplefilter({action!r}); before = list(warnings.filters)\n"
+        "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
+    )
+    for _ in range(2):
+        result = box.run("warnings.filters == before")
+        assert (result.status, result.value, result.stderr) == ("ok", "True", "")
+    box.rollback(2)
+    assert box.run("warnings.filters == before").value == "True"
+
+
 def test_l1_a_time_out_interrupts_and_keeps_the_state(box: belljar.Sandbox) -> None:
     box.run("x = 7")
     result = box.run("while True: pass", timeout_s=0.5)

@@ -6,6 +6,7 @@ do. `has_groups` tells from the result's `isolation` which of the two was in for
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,39 @@ from typing import Any
 import pytest
 
 from belljar import Belljar, Result, Usage
+from belljar.engines.linux import cgroups
 
 MIB = 1 << 20
+
+# -- L1: a share of the processor ------------------------------------------------------------------
+
+
+def test_l1_running_sandboxes_weigh_by_their_number() -> None:
+    """As many processes as sandboxes that run code, read where the kernel was told."""
+    found = cgroups.detect()
+    if isinstance(found, cgroups.Absent) or not found.limits_cpu:
+        pytest.skip("no cgroup of ours limits the processor here")
+    name = "cpu.shares" if found.version == 1 else "cpu.weight"
+    of_this_process = f"belljar-{os.getpid()}-*/{name}"
+    others = set(Path(found.folders["cpu"]).glob(of_this_process))
+    with Belljar() as jar:
+        jar.run("print(1)")
+        (file,) = set(Path(found.folders["cpu"]).glob(of_this_process)) - others
+
+        def weight() -> int:
+            return int(file.read_text())
+
+        alone = weight()
+        futures = [jar.submit("import time; time.sleep(3)") for _ in range(2)]
+        deadline = time.monotonic() + 20
+        while weight() != 2 * alone and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert weight() == 2 * alone
+        assert [future.result().status for future in futures] == ["ok", "ok"]
+        while weight() != alone and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert weight() == alone
+
 
 # -- L1: time --------------------------------------------------------------------------------------
 

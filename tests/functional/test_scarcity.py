@@ -33,7 +33,7 @@ threads = [threading.Thread(target=attempt) for _ in range(40)]
 [thread.join() for thread in threads]
 after = jar.run("print('again')").stdout
 jar.close()
-groups = glob.glob(f"/sys/fs/cgroup/*/belljar/{os.getpid()}-*/*/")
+groups = glob.glob(f"/sys/fs/cgroup/**/belljar-{os.getpid()}-*/*/", recursive=True)
 print(json.dumps([dict(answers), after, len(os.listdir("/proc/self/fd")), groups]))
 """
 

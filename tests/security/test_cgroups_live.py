@@ -17,7 +17,7 @@ import pytest
 from belljar.engines.linux import cgroups
 from belljar.engines.linux.cgroups import Absent, Group, Hierarchy
 from belljar.engines.linux.cgroups.find import parse_mounts
-from belljar.engines.linux.cgroups.hierarchy import CONTROLLERS, FOLDER
+from belljar.engines.linux.cgroups.hierarchy import CONTROLLERS
 from belljar.engines.linux.cgroups.owner import started
 from belljar.model import MIB, Limits
 
@@ -84,7 +84,7 @@ def hierarchy() -> Iterator[Hierarchy]:
     yield place
     owner, places = place.owner, place.places
     place.close()
-    assert not [at for at in places if os.path.exists(f"{at}/{FOLDER}/{owner}")]
+    assert not [at for at in places if os.path.exists(f"{at}/{owner}")]
 
 
 @pytest.fixture
@@ -98,14 +98,14 @@ def put(group: Group, pid: int) -> None:
     """Moves a process, with its threads but not its children, into the group."""
     place = group.hierarchy
     for at in place.places:
-        Path(at, FOLDER, place.owner, group.name, "cgroup.procs").write_text(str(pid))
+        Path(at, place.owner, group.name, "cgroup.procs").write_text(str(pid))
 
 
 def memory_bytes(group: Group) -> int:
     """What is charged right now."""
     place = group.hierarchy
     file = "memory.usage_in_bytes" if place.version == 1 else "memory.current"
-    folder = Path(place.folders["memory"], FOLDER, place.owner, group.name)
+    folder = Path(place.folders["memory"], place.owner, group.name)
     return int((folder / file).read_text())
 
 
@@ -117,11 +117,6 @@ def clear(group: Group, *, timeout_s: float = 10) -> bool:
             return False
         time.sleep(0.002)
     return True
-
-
-def counted_once(group: Group) -> int:
-    """v2 kills the whole group (memory.oom.group) after its victim, and counts that one twice."""
-    return 1 if group.hierarchy.version == 1 else 2
 
 
 def touch(size_bytes: int) -> bytearray:
@@ -166,7 +161,7 @@ def test_a_memory_bomb_is_killed_and_counted(group: Group, children: Children) -
     group.baseline()
     children.go(pid)
     assert children.wait(pid) == -signal.SIGKILL
-    assert group.oom_kills() == counted_once(group)
+    assert group.oom_kills() == 1
     assert 60 * MIB < group.usage().peak_memory_bytes <= 64 * MIB
 
 
@@ -193,7 +188,7 @@ def test_a_well_behaved_neighbour_does_not_notice(
         children.go(bad)
         assert children.wait(bad) == -signal.SIGKILL
         assert children.wait(good) == 0
-        assert (group.oom_kills(), neighbour.oom_kills()) == (counted_once(group), 0)
+        assert (group.oom_kills(), neighbour.oom_kills()) == (1, 0)
     finally:
         assert clear(neighbour)
 
@@ -219,7 +214,7 @@ def test_pages_of_a_tmpfs_are_charged_and_die_with_it(group: Group, children: Ch
         put(group, pid)
         children.go(pid)
         assert children.wait(pid) == -signal.SIGKILL
-        assert group.oom_kills() == counted_once(group)
+        assert group.oom_kills() == 1
     finally:
         os.close(fd)
     assert until(lambda: memory_bytes(group) < 5 * MIB)
@@ -426,7 +421,7 @@ def test_a_child_can_enter_by_itself(group: Group, children: Children) -> None:
     for fd in entrances:
         os.close(fd)
     owner, places = group.hierarchy.owner, group.hierarchy.places
-    lists = [Path(at, FOLDER, owner, group.name, "cgroup.procs") for at in places]
+    lists = [Path(at, owner, group.name, "cgroup.procs") for at in places]
     assert until(lambda: all(each.read_text().split() == [str(pid)] for each in lists))
 
 
@@ -447,7 +442,7 @@ if pid == 0:
 os.close(opener)
 os.read(gate, 1)
 for at in place.places:
-    with open(f"{at}/belljar/{place.owner}/left/cgroup.procs", "w") as procs:
+    with open(f"{at}/{place.owner}/left/cgroup.procs", "w") as procs:
         procs.write(str(pid))
 print(place.owner, pid, flush=True)
 time.sleep(120)
@@ -479,7 +474,7 @@ def sweeps_the_dead_only(hierarchy: Hierarchy, expression: str) -> None:
     live, live_owner, guest = a_host(expression)
 
     def folders(owner: str) -> list[bool]:
-        return [os.path.isdir(f"{at}/{FOLDER}/{owner}/left") for at in hierarchy.places]
+        return [os.path.isdir(f"{at}/{owner}/left") for at in hierarchy.places]
 
     try:
         cgroups.sweep(hierarchy)
@@ -518,7 +513,7 @@ def bare_v2() -> Iterator[Hierarchy]:
     place.claim()
     yield place
     place.close()
-    assert not os.path.exists(f"{usable[0]}/{FOLDER}/{place.owner}")
+    assert not os.path.exists(f"{usable[0]}/{place.owner}")
 
 
 def test_v2_kills_a_tree_and_is_removed(bare_v2: Hierarchy, children: Children) -> None:

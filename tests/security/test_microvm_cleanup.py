@@ -66,7 +66,7 @@ def family(root: int) -> dict[int, str]:
 
 
 def groups(pid: int) -> list[Path]:
-    return [path for path in Path("/sys/fs/cgroup").glob(f"**/belljar/{pid}-*") if path.is_dir()]
+    return [path for path in Path("/sys/fs/cgroup").glob(f"**/belljar-{pid}-*") if path.is_dir()]
 
 
 @pytest.mark.slow

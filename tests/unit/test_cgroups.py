@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from belljar.engines.linux.cgroups import Group, Hierarchy, sweep
-from belljar.engines.linux.cgroups.hierarchy import CONTROLLERS, FOLDER
+from belljar.engines.linux.cgroups.hierarchy import CONTROLLERS
 from belljar.engines.linux.cgroups.owner import started
-from belljar.engines.linux.cgroups.plan import Version, Write, plan
+from belljar.engines.linux.cgroups.plan import Version, Write, plan, weight
 from belljar.errors import EngineError
 from belljar.model import MIB, Limits
 
@@ -44,14 +44,49 @@ def test_v1_without_swap_accounting_turns_swapping_off() -> None:
 
 
 def test_the_plan_for_v2() -> None:
-    """L1, L2, L3."""
+    """L1, L2, L3. memory.oom.group stays 0: it would end the agent with the code."""
     assert plan(SOME, 2, files=("memory.swap.max", "memory.oom.group")) == [
         Write("memory", "memory.max", "67108864"),
         Write("memory", "memory.swap.max", "0"),
-        Write("memory", "memory.oom.group", "1"),
         Write("pids", "pids.max", "11"),
         Write("cpu", "cpu.max", "150000 100000"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("busy", "version", "write"),
+    [
+        (0, 1, Write("cpu", "cpu.shares", "1024")),
+        (3, 1, Write("cpu", "cpu.shares", "3072")),
+        (50, 1, Write("cpu", "cpu.shares", "4096")),
+        (3, 2, Write("cpu", "cpu.weight", "300")),
+        (50, 2, Write("cpu", "cpu.weight", "400")),
+    ],
+)
+def test_sandboxes_weigh_as_much_as_processes_up_to_two_a_core(
+    busy: int, version: Version, write: Write
+) -> None:
+    """L1: a busy host does not starve them, and they do not starve it."""
+    assert weight(busy, version, cores=2) == write
+
+
+def test_no_machine_has_more_weight_than_the_kernel_takes() -> None:
+    assert weight(1000, 2, cores=128).text == "10000"
+    assert weight(1000, 1, cores=512).text == "262144"
+
+
+def test_only_sandboxes_that_run_code_weigh(plain: Plain) -> None:
+    version = plain.hierarchy.version
+    file = "cpu.shares" if version == 1 else "cpu.weight"
+    folder = plain.root / ("cpu" if version == 1 else "") / plain.hierarchy.owner
+    (folder / file).write_text("")
+    one, two, waiting = (Group.create(plain.hierarchy, name) for name in "abc")
+    for group in (one, two, two):
+        group.begin()
+    assert (folder / file).read_text() == weight(2, version).text
+    for group in (one, two, waiting):
+        assert group.remove()
+    assert (folder / file).read_text() == weight(0, version).text
 
 
 def test_v2_leaves_out_what_the_kernel_lacks() -> None:
@@ -120,28 +155,27 @@ class Plain:
     def __init__(self, root: Path, version: Version) -> None:
         self.parts = FILES[version]
         folders = {name: root / (name if version == 1 else "") for name in CONTROLLERS}
-        for name, files in self.parts.items():
-            top = root / name / FOLDER
-            top.mkdir(parents=True)
-            for file in [*files, "cgroup.procs"]:
-                (top / file).write_text("")
+        for name in self.parts:
+            (root / name).mkdir(parents=True, exist_ok=True)
         self.root = root
         self.hierarchy = Hierarchy(version, {k: str(v) for k, v in folders.items()}, enable=())
+        self.hierarchy.claim()
+        self.hierarchy.files = frozenset(file for files in self.parts.values() for file in files)
 
     def path(self, group: Group, file: str) -> Path:
         (part,) = [name for name, files in self.parts.items() if file in files]
-        return self.root / part / FOLDER / self.hierarchy.owner / group.name / file
+        return self.root / part / self.hierarchy.owner / group.name / file
 
     def fill(self, group: Group) -> None:
         for name, files in self.parts.items():
-            folder = self.root / name / FOLDER / self.hierarchy.owner / group.name
+            folder = self.root / name / self.hierarchy.owner / group.name
             (folder / "cgroup.procs").write_text("")
             for file, text in files.items():
                 (folder / file).write_text(text)
 
     def empty(self, group: Group) -> None:
         for name in self.parts:
-            folder = self.root / name / FOLDER / self.hierarchy.owner / group.name
+            folder = self.root / name / self.hierarchy.owner / group.name
             for file in folder.iterdir():
                 file.unlink()
 
@@ -187,8 +221,7 @@ def test_usage_counts_from_the_baseline(plain: Plain) -> None:
 def test_a_kernel_without_peaks(tmp_path: Path) -> None:
     """L7: before 5.19 v2 keeps no memory peak, before 6.1 none of processes."""
     plain = Plain(tmp_path, 2)
-    for file in ("memory.peak", "pids.peak"):
-        (tmp_path / FOLDER / file).unlink()
+    plain.hierarchy.files -= {"memory.peak", "pids.peak"}
     group = Group.create(plain.hierarchy, "s1")
     plain.fill(group)
     group.baseline()
@@ -231,7 +264,7 @@ def test_remove_says_no_while_busy_and_yes_later(plain: Plain) -> None:
 def test_a_failed_creation_leaves_nothing(tmp_path: Path) -> None:
     plain = Plain(tmp_path, 1)
     plain.hierarchy.claim()
-    taken = tmp_path / "cpuacct" / FOLDER / plain.hierarchy.owner / "s1"
+    taken = tmp_path / "cpuacct" / plain.hierarchy.owner / "s1"
     taken.mkdir()
     with pytest.raises(EngineError, match="create"):
         Group.create(plain.hierarchy, "s1")
@@ -293,16 +326,16 @@ def a_dead_owner() -> str:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         ticks = started(child.pid)
         child.communicate(b"\n")
-    return f"{child.pid}-{ticks}-0"
+    return f"belljar-{child.pid}-{ticks}-0"
 
 
 def test_sweep_takes_only_what_the_dead_left(tmp_path: Path) -> None:
     """R3: also after a crash; and never a live Belljar's, nor a folder that is not ours."""
     hierarchy = Plain(tmp_path, 2).hierarchy
-    top = tmp_path / FOLDER
+    top = tmp_path
     mine = Group.create(hierarchy, "mine")
     dead, other = a_dead_owner(), "not-an-owner"
-    reused = f"{os.getpid()}-1-0"
+    reused = f"belljar-{os.getpid()}-1-0"
     for name in (f"{dead}/a", f"{dead}/b", f"{reused}/c", f"{other}/d"):
         (top / name).mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
@@ -318,7 +351,7 @@ def test_sweep_takes_only_what_the_dead_left(tmp_path: Path) -> None:
 def test_sweep_believes_the_lock_of_an_owner_whose_pid_it_cannot_see(tmp_path: Path) -> None:
     """R3: two containers may share a tree and see each other's pids as nobody's."""
     hierarchy = Plain(tmp_path, 2).hierarchy
-    group = tmp_path / FOLDER / a_dead_owner() / "a"
+    group = tmp_path / a_dead_owner() / "a"
     group.mkdir(parents=True)
     fd = os.open(group.parent, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_SH)

@@ -8,7 +8,7 @@ import pytest
 
 from belljar.engines.linux.cgroups import Absent, Hierarchy, detect
 from belljar.engines.linux.cgroups.find import Tree, parse_membership, parse_mounts
-from belljar.engines.linux.cgroups.hierarchy import HOST_LEAF
+from belljar.engines.linux.cgroups.scope import HOST_LEAF, bus_address
 
 V2 = "/sys/fs/cgroup"
 V2_MOUNT = (
@@ -142,14 +142,24 @@ def test_company_in_the_only_delegated_group_is_left_where_it_is() -> None:
     assert "systemd-run --user" in answer.hint
 
 
-def test_a_scope_without_the_cpu_controller_names_it_and_the_remedy() -> None:
+def test_a_scope_without_the_cpu_controller_limits_the_rest() -> None:
+    """Ubuntu 22.04 hands users memory and pids only."""
     tree = PaperTree(
         {SCOPE: a_group(controllers="memory pids", procs=f"{PID}\n")}, writable=(USER_SERVICE,)
+    )
+    place = found(detect(mounts=V2_MOUNT, membership=f"0::{SCOPE}\n", tree=tree, uid=1000, pid=PID))
+    assert place.enable == ("memory", "pids") and not place.limits_cpu
+    assert place.describe() == {"memory": "cgroup-v2", "processes": "cgroup-v2", "cpu": "affinity"}
+
+
+def test_a_scope_without_the_memory_controller_names_it_and_the_remedy() -> None:
+    tree = PaperTree(
+        {SCOPE: a_group(controllers="cpu pids", procs=f"{PID}\n")}, writable=(USER_SERVICE,)
     )
     answer = refused(
         detect(mounts=V2_MOUNT, membership=f"0::{SCOPE}\n", tree=tree, uid=1000, pid=PID)
     )
-    assert "lacks the controllers cpu" in answer.reason
+    assert "lacks the controllers memory" in answer.reason
     assert "Delegate=cpu memory pids" in answer.hint
 
 
@@ -278,3 +288,20 @@ def test_mounts_with_odd_names_hidden_ones_and_rubbish() -> None:
         "cpuacct": "/a:b",
         "": "/c",
     }
+
+
+# -- the user's systemd ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environment", "address"),
+    [
+        ({"DBUS_SESSION_BUS_ADDRESS": "unix:path=/x"}, "unix:path=/x"),
+        ({"XDG_RUNTIME_DIR": "/run/user/7"}, "unix:path=/run/user/7/bus"),
+        ({}, "unix:path=/run/user/1000/bus"),
+    ],
+)
+def test_the_users_bus_is_found_without_the_variables_of_a_login(
+    environment: dict[str, str], address: str
+) -> None:
+    assert bus_address(environment, 1000) == address

@@ -77,7 +77,7 @@ def examine(settings: Settings, engine: str) -> dict[str, Any]:
         "engine": engine,
         "engines": survey(settings),
         "controls": [dataclasses.asdict(control) for control in controls],
-        "network": network(settings),
+        "network": network(settings, engine),
         "languages": _languages(settings),
         "environments": environments(settings),
         "home": str(settings.home),
@@ -143,19 +143,48 @@ def environments(settings: Settings) -> list[dict[str, Any]]:
     return lines
 
 
-def network(settings: Settings) -> dict[str, Any]:
+def network(settings: Settings, engine: str) -> dict[str, Any]:
     """Whether sandboxes can be given a network (`network=`), and whom they trust then."""
     from importlib.util import find_spec
 
     missing = [name for name in ("h11", "cryptography") if find_spec(name) is None]
+    if missing:
+        why = f"{', '.join(missing)} missing: {extras.install('network')}"
+    else:
+        why = _try_network(settings, engine)
     authority = settings.home / "network"
-    hint = extras.install("network") if missing else ""
     return {
-        "ready": not missing,
-        "hint": f"{', '.join(missing)} missing: {hint}" if missing else "",
+        "ready": not why,
+        "hint": why,
         "authority": str(authority) if authority.is_dir() else None,
         "allowed": settings.network_allowed,
     }
+
+
+_KNOCK = """\
+import socket
+socket.create_connection(("127.0.0.1", 3128), timeout=10).close()
+print(1)
+"""
+
+
+def _try_network(settings: Settings, engine: str) -> str:
+    """A sandbox that may use one host, which does not exist, knocks at the gateway's door. Returns
+    why that failed."""
+    from belljar.errors import BelljarError
+    from belljar.jar import Belljar
+    from belljar.network import Allow
+
+    host = "belljar.invalid"
+    own = dataclasses.replace(settings, pool_size=0, network_allowed=(host,))
+    try:
+        with Belljar(own) as jar:
+            result = jar.run(_KNOCK, environment="base", engine=engine, network=Allow(host))
+    except BelljarError as error:
+        return f"{error.message}. {error.hint}" if error.hint else error.message
+    if result.stdout != "1\n":
+        return f"no door to the gateway ({result.status}): {result.stderr[-200:]!r}"
+    return ""
 
 
 def _languages(settings: Settings) -> list[dict[str, Any]]:
@@ -232,7 +261,7 @@ def _draw_network(console: Any, found: dict[str, Any]) -> None:
         return
     trusted = found["authority"]
     where = f"its authority is in {trusted}" if trusted else "its authority is made at first use"
-    console.print(f"[green]✓ network[/]: the gateway can be started; {escape(where)}")
+    console.print(f"[green]✓ network[/]: a sandbox reached the gateway; {escape(where)}")
 
 
 def _control_table(controls: list[dict[str, Any]], engine: str) -> Any:

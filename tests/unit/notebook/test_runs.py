@@ -312,6 +312,14 @@ def test_s1_future_imports_hold_for_later_runs(cell: Cells) -> None:
     assert cell("def f(x: nowhere): pass\nf.__annotations__").value == "{'x': 'nowhere'}"
 
 
+def test_s1_annotations_are_those_of_a_module(cell: Cells) -> None:
+    """Since Python 3.14 nothing of them is there until somebody asks."""
+    ran = cell("import sys\n('__annotations__' in globals()) == (sys.version_info < (3, 14))")
+    assert ran.value == "True"
+    ran = cell("import __main__\nx: int = 1\n__main__.__annotations__")
+    assert ran.value == "{'x': <class 'int'>}"
+
+
 def test_s1_the_source_of_a_function_can_be_read(cell: Cells) -> None:
     cell("def f():\n    return 'here'")
     ran = cell("import inspect\nprint(inspect.getsource(f))")

@@ -37,6 +37,7 @@ _ONE_RUN = (
     "population",
     "transfer",
     "agent",
+    "reporting",
     "ending",
     "runner",
     "standalone",

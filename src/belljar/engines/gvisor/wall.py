@@ -53,9 +53,11 @@ class GvisorWall(DestroyedOnce):
                 groups.apply(self._group, self._limits, held_bytes=self._held_bytes)
 
     def apply(self, limits: Limits) -> Inside:
-        if self._group and limits != self._limits:
-            groups.apply(self._group, limits, held_bytes=self._held_bytes)
-            self._limits = limits
+        if self._group:
+            self._group.begin()
+            if limits != self._limits:
+                groups.apply(self._group, limits, held_bytes=self._held_bytes)
+                self._limits = limits
         # gVisor counts a process for the user who started it: the code's first one is the agent's.
         # Randomness needs no word from here: gVisor asks the host for it, and each copy of the
         # snapshot takes new seeds before it says that it is ready.

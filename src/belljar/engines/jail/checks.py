@@ -103,23 +103,30 @@ _STAND_INS = {
 
 
 def _limits() -> list[Control]:
-    found = cgroups.detect()
+    """Obtained for a moment, not only looked for: systemd may have to be asked."""
+    found = cgroups.find_ours(ask_systemd=True)
     if isinstance(found, cgroups.Absent):
         why = f"{found.reason}. {found.hint}"
         lines = [_optional(name, "cgroup", why, text) for name, text in _STAND_INS.items()]
-        no_swap = False
-    else:
-        lines = [_optional(name, mechanism) for name, mechanism in found.describe().items()]
+        return [*lines, _swap(counted=False)]
+    try:
+        scope = " (a scope of the user's systemd)" if found.scope else ""
+        lines = [_optional(name, text + scope) for name, text in found.describe().items()]
+        if not found.limits_cpu:
+            lines[-1] = _optional("cpu", "cgroup", cgroups.HINT_USER_CPU, _STAND_INS["cpu"])
         account = f"{found.folders['memory']}/memory.memsw.limit_in_bytes"
-        no_swap = found.version == 2 or os.path.exists(account)
-    if no_swap:
-        swap = _optional("swap", "kept out by the cgroup")
-    elif not Path("/proc/swaps").read_text().splitlines()[1:]:
-        swap = _optional("swap", "none on this machine")
-    else:
-        why = "boot with swapaccount=1, or turn swap off: sudo swapoff -a"
-        swap = _optional("swap", "cgroup", why, "only discouraged (swappiness 0)")
-    return [*lines, swap]
+        return [*lines, _swap(counted=found.version == 2 or os.path.exists(account))]
+    finally:
+        found.close()
+
+
+def _swap(*, counted: bool) -> Control:
+    if counted:
+        return _optional("swap", "kept out by the cgroup")
+    if not Path("/proc/swaps").read_text().splitlines()[1:]:
+        return _optional("swap", "none on this machine")
+    why = "boot with swapaccount=1, or turn swap off: sudo swapoff -a"
+    return _optional("swap", "cgroup", why, "only discouraged (swappiness 0)")
 
 
 def _optional(name: str, mechanism: str, why: str = "", stand_in: str = "") -> Control:

@@ -119,7 +119,9 @@ def _what_is_given(sandbox: Sandbox) -> None:
 def _names(sandbox: Sandbox) -> None:
     """Hosts that the gateway may be asked for (N1)."""
     if sandbox.hosts:
-        mounts.own_hosts(sandbox.hosts)
+        hosts = mounts.HostsFile(sandbox.hosts)
+        hosts.make()
+        hosts.attach()
 
 
 def _processes(sandbox: Sandbox) -> None:

@@ -31,6 +31,8 @@ from .lending import Lending
 from .process import ROOM_HINT, Zygote
 from .wall import AGENT_PROCESSES, JailWall
 
+SOCKETS_S = 0.05
+"""Between two looks at how many sockets there are, where only that limits what waits in them."""
 BY_GATEWAY = "named hosts, by the gateway (namespace)"
 DESCRIPTORS = 65_536
 
@@ -48,9 +50,10 @@ class JailEngine:
         self._walls: set[JailWall] = set()
         self._making = Making[JailWall]()
         self._lending = Lending()
+        self._watching: asyncio.Task[None] | None = None
         _room_for_descriptors()
         begun = launch.take()
-        self._hierarchy = begun.hierarchy if begun else cgroups.claim_ours()
+        self._hierarchy = begun.hierarchy if begun else cgroups.claim_ours(ask_systemd=True)
         self._launched = {begun.launched.ground.key: begun.launched} if begun else {}
         self.interpreter = base_interpreter()
 
@@ -134,7 +137,7 @@ class JailEngine:
                 index=index,
                 disk_bytes=limits.disk_bytes,
                 disk_files=limits.disk_files,
-                cpus=None if group else _cores(limits.cpus),
+                cpus=self._cores(limits.cpus),
                 rehearse=waiting,
                 number=(number := next(self._numbers)),
                 mounts=lent,
@@ -207,7 +210,7 @@ class JailEngine:
                     index=0,
                     disk_bytes=limits.disk_bytes,
                     disk_files=limits.disk_files,
-                    cpus=None if group else _cores(limits.cpus),
+                    cpus=self._cores(limits.cpus),
                     rehearse=False,
                     number=(number := next(self._numbers)),
                     parent=parent.number,
@@ -223,11 +226,25 @@ class JailEngine:
     def _stands(self, wall: JailWall) -> JailWall:
         wall.stream.setblocking(False)
         self._walls.add(wall)
+        if not wall.zygote.short_queues and self._watching is None:
+            self._watching = asyncio.ensure_future(self._watch_sockets())
         return wall
+
+    async def _watch_sockets(self) -> None:
+        while True:
+            await asyncio.sleep(SOCKETS_S)
+            for wall in list(self._walls):
+                wall.limit_sockets()
 
     def _gone(self, wall: JailWall) -> None:
         self._ids.discard(wall.index)
         self._walls.discard(wall)
+
+    def _cores(self, cpus: float) -> list[int] | None:
+        """Where no cgroup can limit the share of the processor, it becomes a number of cores."""
+        if self._hierarchy and self._hierarchy.limits_cpu:
+            return None
+        return _cores(cpus)
 
     def _group(self, limits: Limits) -> cgroups.Group | None:
         if not self._hierarchy:
@@ -236,6 +253,8 @@ class JailEngine:
 
     async def close(self) -> None:
         await self._making.settled()
+        if self._watching:
+            self._watching.cancel()
         walls = [wall.destroy() for wall in list(self._walls)]
         await asyncio.gather(*walls, return_exceptions=True)
         zygotes, self._zygotes = list(self._zygotes.values()), {}
@@ -260,9 +279,7 @@ class JailEngine:
 
     async def _start(self, ground: Ground) -> Zygote:
         launched = self._launched.pop(ground.key, None)
-        return await Zygote.start(
-            launched or launch.launch(ground, cgroups=self._hierarchy is not None)
-        )
+        return await Zygote.start(launched or launch.launch(ground, self._hierarchy))
 
     def _take_id(self, zygote: Zygote) -> int:
         """A uid of the zygote's range that no living sandbox has; 0 where there is no range."""
@@ -281,6 +298,7 @@ class JailEngine:
             "processes_hidden": "pid namespace",
             "filesystem": "private read-only root",
             "network": "none (namespace)",
+            "sockets": "short queues" if zygote.short_queues else "watched",
             "system_calls": "seccomp allowlist",
             "landlock": f"ABI {zygote.landlock_abi}" if zygote.landlock_abi else "absent",
             "disk": "tmpfs quota",
@@ -298,7 +316,7 @@ class JailEngine:
                     f"the required control {control!r} is unknown",
                     hint=f"known: {', '.join(sorted(isolation))}",
                 )
-            weak = ("absent", "watchdog", "rlimit", "affinity", "namespace, shared uid")
+            weak = ("absent", "watchdog", "watched", "rlimit", "affinity", "namespace, shared uid")
             if isolation[control] in weak:
                 raise EngineUnavailable(
                     f"the required control {control!r} is not in force here"
@@ -318,7 +336,7 @@ def _room_for_descriptors() -> None:
 
 
 def _cores(cpus: float) -> list[int]:
-    """Without a cgroup the share becomes a number of cores, chosen at random to spread the load."""
+    """Chosen at random to spread the load."""
     allowed = sorted(os.sched_getaffinity(0))
     count = min(len(allowed), max(1, round(cpus)))
     from random import SystemRandom  # loads a library of hashes that nothing else here needs

@@ -73,13 +73,22 @@ def attach_to(sandbox: family.Parent, given: Iterable[Given]) -> None:
     join(sandbox, lambda: attach(given))
 
 
-def join(sandbox: family.Parent, work: Callable[[], None]) -> None:
+def join(
+    sandbox: family.Parent,
+    work: Callable[[], None],
+    *,
+    before: Callable[[], None] | None = None,
+) -> None:
     """Does something to the mounts of a sandbox that lives. The process that does it is in none of
-    the sandbox's pid namespaces: the code can neither see nor touch it."""
+    the sandbox's pid namespaces: the code can neither see nor touch it. `before`: what it does
+    first, in a mount namespace of its own."""
     ours, theirs = socket.socketpair()
     pid, _ = kernel.clone3(0)
     if pid == 0:
         try:
+            if before:
+                kernel.unshare(kernel.CLONE_NEWNS)
+                before()
             kernel.setns(sandbox.user)
             kernel.setns(sandbox.mounts)
             os.setresgid(GID, GID, GID)

@@ -57,8 +57,9 @@ class Launch(NamedTuple):
         os.close(self.complaints)
 
 
-def launch(ground: Ground, *, cgroups: bool) -> Launch:
-    """Starts an interpreter and tells it what to become."""
+def launch(ground: Ground, hierarchy: cgroups.Hierarchy | None) -> Launch:
+    """Starts an interpreter and tells it what to become. `hierarchy`: where its sandboxes' groups
+    will be."""
     try:
         ids = userns.ours()
     except PermissionError as error:
@@ -87,8 +88,10 @@ def launch(ground: Ground, *, cgroups: bool) -> Launch:
                 )
             undo.callback(process.wait)
             ours.setblocking(False)
+            if hierarchy:
+                hierarchy.admit(process.pid)  # while it waits for its first word, and has no child
             ours.send(_BOOT.format(root=PACKAGE_ROOT, control=control).encode())
-            send(ours, _configuration(ground, ids, cgroups=cgroups), [owner])
+            send(ours, _configuration(ground, ids, hierarchy), [owner])
         except OSError as error:
             raise EngineError(
                 f"the jail's zygote for {ground.key!r} could not be started: {error}",
@@ -99,7 +102,9 @@ def launch(ground: Ground, *, cgroups: bool) -> Launch:
     return Launch(ground, ours, process, ids, complaints)
 
 
-def _configuration(ground: Ground, ids: userns.IdMap, *, cgroups: bool) -> dict[str, Any]:
+def _configuration(
+    ground: Ground, ids: userns.IdMap, hierarchy: cgroups.Hierarchy | None
+) -> dict[str, Any]:
     paths = sysconfig.get_paths(vars={"base": sys.base_prefix, "platbase": sys.base_exec_prefix})
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     foreign = {
@@ -126,7 +131,8 @@ def _configuration(ground: Ground, ids: userns.IdMap, *, cgroups: bool) -> dict[
         "preload": list(ground.preload),
         "rehearsal": ground.rehearsal,
         "env": {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"},
-        "cgroups": cgroups,
+        "counted": hierarchy is not None,
+        "affinity": hierarchy is not None and hierarchy.limits_cpu,
         "kept": ground.kept,
     }
 
@@ -145,8 +151,8 @@ _ahead: Ahead | None = None
 def begin(ground: Ground) -> None:
     """Launches a zygote for the engine that this process is about to make."""
     global _ahead
-    hierarchy = cgroups.claim_ours()
-    _ahead = Ahead(hierarchy, launch(ground, cgroups=hierarchy is not None))
+    hierarchy = cgroups.claim_ours(ask_systemd=True)
+    _ahead = Ahead(hierarchy, launch(ground, hierarchy))
 
 
 def take() -> Ahead | None:

@@ -136,25 +136,34 @@ def writable_places(
     return roots
 
 
-def own_hosts(text: str) -> None:
-    """/etc/hosts of one sandbox, when it is built or while it lives. The file lies on a tmpfs that
-    is seen nowhere else, so the code can neither write to it nor fill it up."""
-    flags = kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV | kernel.MOUNT_ATTR_NOEXEC
-    folder = kernel.detached_tmpfs(size="64k", attr_set=flags)
-    try:
-        opener = os.open("hosts", os.O_WRONLY | os.O_CREAT, 0o444, dir_fd=folder)
-        with open(opener, "w") as file:
-            file.write(text)
-        mount = kernel.detached_copy("hosts", directory=folder)
-    finally:
-        os.close(folder)
-    try:
-        kernel.change_detached(mount, attr_set=flags | kernel.MOUNT_ATTR_RDONLY)
+class HostsFile:
+    """/etc/hosts of one sandbox. It lies on a tmpfs that is seen nowhere else, so the code can
+    neither write to it nor fill it up."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._mount = -1
+
+    def make(self) -> None:
+        """In a mount namespace that no code is in: before Linux 6.15 or so no copy can be made of
+        a mount that is attached nowhere, so the tmpfs is attached for a moment."""
+        hidden = _HIDDEN | kernel.MS_NOEXEC
+        kernel.mount("belljar", BOX, "tmpfs", hidden, "size=64k,nr_inodes=8,mode=0755")
+        try:
+            opener = os.open(f"{BOX}/hosts", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
+            with open(opener, "w") as file:
+                file.write(self._text)
+            self._mount = kernel.detached_copy(f"{BOX}/hosts")
+        finally:
+            kernel.umount2(BOX, kernel.MNT_DETACH)
+        kernel.change_detached(self._mount, attr_set=kernel.MOUNT_ATTR_RDONLY)
+
+    def attach(self) -> None:
+        """In the sandbox's mount namespace, when it is built or while it lives."""
         with contextlib.suppress(OSError):  # if there is an earlier one
             kernel.umount2(HOSTS_FILE, kernel.MNT_DETACH)
-        kernel.attach(mount, HOSTS_FILE)
-    finally:
-        os.close(mount)
+        kernel.attach(self._mount, HOSTS_FILE)
+        os.close(self._mount)
 
 
 def own_proc() -> None:

@@ -24,6 +24,9 @@ _COUNTERS = ("dev", "snmp", "netstat", "snmp6")
 # Bytes that wait are kernel memory. What waits in a connection that was not accepted yet is charged
 # to nobody, so few may wait, and little in each; loopback needs no large windows.
 _BACKLOG = "net/core/somaxconn"
+_HIDDEN_BY_OLD_KERNELS = (_BACKLOG, "net/unix/max_dgram_qlen")
+"""Older kernels show these only where the initial user namespace owns the network namespace (6.1
+hides the first, 5.15 perhaps both). No privilege helps: the files do not exist. See `Sockets`."""
 _SETTINGS = {
     _BACKLOG: "32",
     "net/ipv4/tcp_rmem": "4096 16384 16384",
@@ -49,7 +52,11 @@ class Network:
         _loopback_up()
         self._settings = _SETTINGS if counted else {**_SETTINGS, **_SETTINGS_UNCOUNTED}
         for name, value in self._settings.items():
-            _write(name, value)
+            try:
+                _write(name, value)
+            except FileNotFoundError:
+                if name not in _HIDDEN_BY_OLD_KERNELS:
+                    raise
         self._handle = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._untouched = _counters()
         self.hosts = ""
@@ -64,8 +71,10 @@ class Network:
         /etc/hosts of all sandboxes in here is."""
         self.enter()
         doors: list[socket.socket] = []
+        limited = queues_are_limited()
         try:
-            _write(_BACKLOG, str(_WAITING_AT_A_DOOR))
+            if limited:
+                _write(_BACKLOG, str(_WAITING_AT_A_DOOR))
             for port in DOORS:
                 door = socket.socket()
                 doors.append(door)
@@ -83,7 +92,8 @@ class Network:
             for door in doors:
                 door.close()
             # What the code itself listens on is as short as ever; the doors are what they are.
-            _write(_BACKLOG, self._settings[_BACKLOG])
+            if limited:
+                _write(_BACKLOG, self._settings[_BACKLOG])
 
     def is_untouched(self) -> bool:
         """True if no packet was ever sent in here and no socket is left."""
@@ -96,9 +106,29 @@ class Network:
         os.close(self._handle)
 
 
+def queues_are_limited() -> bool:
+    """Whether this kernel lets us limit how many connections wait in the namespace we are in."""
+    return os.path.exists(f"/proc/sys/{_BACKLOG}")
+
+
 def _write(name: str, value: str) -> None:
     with open(f"/proc/sys/{name}", "w") as file:
         file.write(value)
+
+
+class Sockets:
+    """How many sockets there are in a namespace, also those that no process has: connections that
+    nobody accepted, and senders of what nobody read. Where queues cannot be limited, this is."""
+
+    def __init__(self, pidfd: int) -> None:
+        self._file = os.open(f"/proc/{_pid_of(pidfd)}/net/sockstat", os.O_RDONLY | os.O_CLOEXEC)
+
+    def count(self) -> int:
+        # "sockets: used 12" and lines for each protocol; some of those are the whole machine's.
+        return int(os.pread(self._file, 64, 0).split(None, 3)[2])
+
+    def __del__(self) -> None:
+        os.close(self._file)
 
 
 class Strays:
@@ -108,8 +138,7 @@ class Strays:
 
     def __init__(self, pidfd: int) -> None:
         self._files: list[int] = []
-        with open(f"/proc/self/fdinfo/{pidfd}") as file:
-            pid = next(line.split()[1] for line in file if line.startswith("Pid:"))
+        pid = _pid_of(pidfd)
         for name in ("snmp", "snmp6"):
             try:
                 self._files.append(os.open(f"/proc/{pid}/net/{name}", os.O_RDONLY | os.O_CLOEXEC))
@@ -125,6 +154,11 @@ class Strays:
     def __del__(self) -> None:
         for file in self._files:
             os.close(file)
+
+
+def _pid_of(pidfd: int) -> str:
+    with open(f"/proc/self/fdinfo/{pidfd}") as file:
+        return next(line.split()[1] for line in file if line.startswith("Pid:"))
 
 
 def _unrouted(text: str) -> int:

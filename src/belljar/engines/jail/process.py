@@ -23,16 +23,31 @@ from .launch import Launch
 START_S = 60.0
 DOCTOR_HINT = "belljar doctor shows which step this machine does not allow"
 ROOM_HINT = "raise the limit of open files (ulimit -n) of this process"
+_REFUSED = {
+    errno.ENOSPC: "user namespaces are used up: raise user.max_user_namespaces (sysctl)",
+    errno.EAGAIN: "processes are used up: raise kernel.pid_max (sysctl) or this user's ulimit -u",
+    errno.ENOMEM: "the kernel has no memory left for another sandbox",
+    errno.EMFILE: ROOM_HINT,
+}
+"""By what the kernel answered; anything else is no lack of room."""
 
 
 class Zygote:
     """A running zygote. Its sandboxes end when it does."""
 
     def __init__(
-        self, control: socket.socket, pidfd: int, ids: userns.IdMap, landlock_abi: int
+        self,
+        control: socket.socket,
+        pidfd: int,
+        ids: userns.IdMap,
+        *,
+        landlock_abi: int,
+        short_queues: bool,
     ) -> None:
         self.ids = ids
         self.landlock_abi = landlock_abi
+        self.short_queues = short_queues
+        """The kernel limits how many connections wait for code that does not accept them."""
         self.alive = True
         self._control = control
         self._pidfd = pidfd
@@ -75,7 +90,7 @@ class Zygote:
         finally:
             os.close(complaints)
         await asyncio.get_running_loop().run_in_executor(None, process.wait)
-        return cls(ours, pidfd, ids, born["ready"]["landlock_abi"])
+        return cls(ours, pidfd, ids, **born["ready"])
 
     async def spawn(
         self,
@@ -126,7 +141,7 @@ class Zygote:
         if "error" in reply:
             raise EngineError(
                 f"the kernel refused a new sandbox at {reply['step']}: {reply['error']}",
-                hint="are user.max_user_namespaces or kernel.pid_max exhausted?",
+                hint=_REFUSED.get(reply["errno"], DOCTOR_HINT),
             )
         return handles[0]
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from belljar.engines.linux import capabilities, kernel, landlock, seccomp
+from belljar.engines.linux import capabilities, kernel, landlock, places, seccomp
 
-from . import netns, pages, userns
+from . import mounts, netns, pages, userns
 
 # -- the trials: each raises OSError, or returns a detail for the mechanism -----------------------
 
@@ -111,6 +111,30 @@ def _own_network() -> str:
     return "loopback only"
 
 
+def _short_queues() -> str:
+    netns.Network(counted=True)
+    if not netns.queues_are_limited():
+        raise OSError(errno.ENOENT, "this kernel hides net.core.somaxconn in user namespaces")
+    return ""
+
+
+def _own_hosts() -> str:
+    """What a sandbox with a network needs beside it; tried where nothing of the host is changed."""
+    _small_tmpfs()
+    for folder in ("/tmp/etc", f"/tmp{places.BOX}"):
+        os.makedirs(folder)
+    Path(f"/tmp{mounts.HOSTS_FILE}").touch()
+    os.chdir("/tmp")
+    kernel.pivot_root(".", ".")
+    kernel.umount2(".", kernel.MNT_DETACH)
+    hosts = mounts.HostsFile("127.0.0.1 belljar\n")
+    hosts.make()
+    hosts.attach()
+    if Path(mounts.HOSTS_FILE).read_text() != "127.0.0.1 belljar\n" or os.listdir(places.BOX):
+        raise OSError(errno.EINVAL, "the file is not there, or its scratch place still is")
+    return ""
+
+
 def _no_privileges() -> str:
     capabilities.drop()
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -157,6 +181,8 @@ _USER = kernel.CLONE_NEWUSER
 _TREE = _USER | kernel.CLONE_NEWNS
 _MASKED = "inside a container, /proc must be unmasked: --security-opt systempaths=unconfined"
 _SHARED_UID = "one uid for all sandboxes, kept apart by their namespaces"
+_COUNTED_SOCKETS = "the host watches how many sockets a sandbox has"
+_QUEUES = "a newer kernel (Linux 6.8) has it"
 _LSM = "add landlock to the kernel's lsm= parameter (Linux 5.13 or newer)"
 _SMALL_PAGES = "ordinary pages, from which a heavy environment forks more slowly"
 _HUGE = "needs Linux 6.1 or newer, built with CONFIG_TRANSPARENT_HUGEPAGE; nothing else sets it"
@@ -175,6 +201,8 @@ TRIALS: tuple[Trial, ...] = (
     Trial("filesystem", "terminals of its own (devpts)", _TREE, _own_terminals),
     Trial("disk", "tmpfs with a quota", _TREE, _disk_quota),
     Trial("network", "net namespace", _USER, _own_network),
+    Trial("network", "/etc/hosts of its own, with network=", _TREE, _own_hosts),
+    Trial("sockets", "short queues", _USER, _short_queues, _COUNTED_SOCKETS, _QUEUES),
     Trial("ipc", "ipc namespace", _USER | kernel.CLONE_NEWIPC),
     Trial("host_name", "uts namespace", _USER | kernel.CLONE_NEWUTS),
     Trial("groups_hidden", "cgroup namespace", _USER | kernel.CLONE_NEWCGROUP),

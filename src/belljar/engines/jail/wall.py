@@ -26,6 +26,11 @@ UNUSED_BYTES = GIB
 thread stacks are mostly never touched. The watchdog looks at the rest."""
 
 
+MOST_SOCKETS = 2048
+"""In one sandbox, where the kernel cannot limit what waits in each (netns). About 20 KB wait in a
+connection that nobody accepted, and no cgroup counts them."""
+
+
 class JailWall(DestroyedOnce):
     """Its pid 1 is known by a descriptor, so no other process is hit by mistake."""
 
@@ -56,13 +61,18 @@ class JailWall(DestroyedOnce):
         self._pidfd = pidfd
         self._group = group
         self._limits = limits
+        self._used = False
+        self._sockets: netns.Sockets | None = None
+        self._flooded = False
 
     def settle(self) -> None:
         if self._group:
             self._group.baseline()
 
     def apply(self, limits: Limits) -> Inside:
+        self._used = True
         if self._group:
+            self._group.begin()
             if limits != self._limits:
                 self._group.apply(limits, reserve=AGENT_PROCESSES)
                 self._limits = limits
@@ -76,9 +86,9 @@ class JailWall(DestroyedOnce):
 
     def look(self) -> Seen | None:
         if self._group is None:
-            return None
+            return Seen(usage=Usage(), out_of_memory=True) if self._flooded else None
         try:
-            used, killed = self._group.usage(), self._group.oom_kills() > 0
+            used, killed = self._group.usage(), self._group.oom_kills() > 0 or self._flooded
         except FileNotFoundError:  # destroyed meanwhile
             return None
         processes = used.processes if used.peak_processes is None else used.peak_processes
@@ -93,6 +103,18 @@ class JailWall(DestroyedOnce):
         if self.strays is None and self._pidfd >= 0:
             self.strays = netns.Strays(self._pidfd)
 
+    def limit_sockets(self) -> None:
+        """Ends it if it has too many: what waits in them is memory that no limit counts."""
+        if not self._used or self._flooded or self._pidfd < 0:
+            return
+        try:
+            self._sockets = self._sockets or netns.Sockets(self._pidfd)
+            self._flooded = self._sockets.count() > MOST_SOCKETS
+        except OSError:  # it has ended meanwhile
+            return
+        if self._flooded:
+            self.kill()
+
     def kill(self) -> None:
         kill(self._pidfd)
 
@@ -103,7 +125,7 @@ class JailWall(DestroyedOnce):
             self.stream.close()
             os.close(self._pidfd)
             self._pidfd = -1
-            self.strays = None
+            self.strays = self._sockets = None
             if self._group:
                 await removed(self._group)
         finally:

@@ -29,7 +29,7 @@ from collections.abc import Callable
 
 from belljar.engines.linux import kernel, landlock, seccomp
 from belljar.engines.linux.control import receive, send
-from belljar.runtimes.guest import agent, forking, protocol, runner
+from belljar.runtimes.guest import agent, forking, protocol, reporting, runner
 
 from . import contain, family, forgetting, given, mounts, netns, pages, userns
 
@@ -70,7 +70,8 @@ def boot(descriptor: int) -> list[_Zygote]:
     except BaseException as error:
         send(control, {"error": f"{type(error).__name__}: {error}", "step": "zygote"})
         os._exit(1)
-    send(control, {"ready": {"landlock_abi": blueprint.landlock_abi}})
+    ready = {"landlock_abi": blueprint.landlock_abi, "short_queues": netns.queues_are_limited()}
+    send(control, {"ready": ready})
     return [_Zygote(control, owner, blueprint)]
 
 
@@ -178,20 +179,21 @@ def _warm_up(
             importlib.import_module(name)
         except ImportError:
             continue  # another version of a package may lack one of its parts
+    reporting.rehearse()
     runner.rehearse(configuration["rehearsal"])  # what is set up on first use is set up once, here
     files, folders = mounts.proc_covers()
     blueprint = contain.Blueprint(
         proc_files=files,
         proc_folders=folders,
         program=seccomp.build(
-            memfd=configuration["cgroups"],
-            affinity=configuration["cgroups"],
+            memfd=configuration["counted"],
+            affinity=configuration["affinity"],
             joining=configuration["kept"],
         ),
         landlock_abi=landlock.abi(),
         own_modules=[name for name in sys.modules if name.partition(".")[0] == "belljar"],
         rehearsal=configuration["rehearsal"],
-        counted=configuration["cgroups"],
+        counted=configuration["counted"],
         live_kept=live_kept,
     )
     forgetting.forget_paths(blueprint.own_modules)
@@ -258,7 +260,8 @@ class _Zygote:
             else:
                 born = self._branch(order, passed)
         except OSError as error:
-            send(self._control, {"error": f"{error}", "step": "namespaces"})
+            told = {"error": f"{error}", "errno": error.errno, "step": "namespaces"}
+            send(self._control, told)
         if not born:
             for descriptor in passed:
                 os.close(descriptor)
@@ -328,7 +331,8 @@ class _Zygote:
             network.open_doors(passed[0], hosts)
         network.hosts = hosts
         for member in [one for one in self._families.values() if one.network is network]:
-            given.join(member, lambda: mounts.own_hosts(hosts))
+            file = mounts.HostsFile(hosts)
+            given.join(member, file.attach, before=file.make)
         send(self._control, {})
 
     def _kept(self, number: int) -> family.Parent:

@@ -12,7 +12,6 @@ from . import syscalls
 
 CLONE_PIDFD = 0x0000_1000
 CLONE_NEWNS = 0x0002_0000
-CLONE_CHILD_CLEARTID = 0x0020_0000
 CLONE_CHILD_SETTID = 0x0100_0000
 CLONE_NEWCGROUP = 0x0200_0000
 CLONE_NEWUTS = 0x0400_0000
@@ -45,9 +44,6 @@ AT_RECURSIVE = 0x8000
 OPEN_TREE_CLONE = 0x1
 OPEN_TREE_CLOEXEC = 0x8_0000
 MOVE_MOUNT_F_EMPTY_PATH = 0x4
-
-FSOPEN_CLOEXEC = FSMOUNT_CLOEXEC = 0x1
-FSCONFIG_SET_STRING, FSCONFIG_CMD_CREATE = 1, 6
 
 PR_SET_DUMPABLE = 4
 PR_CAPBSET_READ = 23
@@ -151,18 +147,6 @@ def detached_copy(path: str | os.PathLike[str], *, directory: int = AT_FDCWD) ->
     return syscall(NUMBERS["open_tree"], directory, _path(path), flags)
 
 
-def detached_tmpfs(*, size: str, attr_set: int) -> int:
-    """A new tmpfs that is nowhere to be seen, by a descriptor of its folder."""
-    filesystem = syscall(NUMBERS["fsopen"], b"tmpfs", FSOPEN_CLOEXEC)
-    try:
-        configure = NUMBERS["fsconfig"]
-        syscall(configure, filesystem, FSCONFIG_SET_STRING, b"size", size.encode(), 0)
-        syscall(configure, filesystem, FSCONFIG_CMD_CREATE, None, None, 0)
-        return syscall(NUMBERS["fsmount"], filesystem, FSMOUNT_CLOEXEC, attr_set)
-    finally:
-        os.close(filesystem)
-
-
 def change_detached(mount: int, *, attr_set: int = 0, propagation: int = 0, users: int = 0) -> None:
     """As `mount_setattr`, for a detached one. `users`: a user namespace to read its owners by."""
     attributes = (ctypes.c_uint64 * 4)(attr_set, 0, propagation, users)
@@ -201,22 +185,37 @@ def end_library_threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def _thread_id_address() -> int:
+def _thread_id_address(cleared: int) -> int:
     """Where libc keeps this thread's id, or 0 when that cannot be known.
 
     A fork by libc rewrites that word; a bare clone leaves the parent's id in it, and then thread
-    clocks, affinities and priority-inheriting locks name a thread that is not there. glibc gives
-    the word's address to the kernel, which hands it back; any other address is not glibc's.
+    clocks, affinities and priority-inheriting locks name a thread that is not there. glibc tells
+    debuggers where it is in the descriptor of a thread (size in bits, count, offset); before 2.43
+    it was also what the kernel clears. Any other address is not glibc's.
     """
+    descriptor: int = _pthread_self() or 0
+    candidates = [cleared]
+    try:
+        size, _, offset = (ctypes.c_uint32 * 3).in_dll(libc, "_thread_db_pthread_tid")
+    except ValueError:  # not exported
+        size = offset = 0
+    if size == 32:
+        candidates.insert(0, descriptor + offset)
+    for address in candidates:
+        if descriptor <= address < descriptor + 4096:
+            known = ctypes.c_int32.from_address(address).value
+            if known == syscall(NUMBERS["gettid"]):
+                return address
+    return 0
+
+
+def _cleared_address() -> int:
+    """What the kernel clears when this thread ends, or 0 when it does not tell."""
     word = ctypes.c_uint64()
     address = ctypes.addressof(word)
     if _syscall(NUMBERS["prctl"], PR_GET_TID_ADDRESS, address, 0, 0, 0, 0) == -1:
         return 0
-    descriptor: int = _pthread_self() or 0
-    if not descriptor <= word.value < descriptor + 4096:
-        return 0
-    known = ctypes.c_int32.from_address(word.value).value
-    return word.value if known == syscall(NUMBERS["gettid"]) else 0
+    return word.value
 
 
 def _robust_list() -> tuple[int, int]:
@@ -235,12 +234,13 @@ def clone3(flags: int, *, pidfd: bool = False) -> tuple[int, int]:
     The pidfd is -1 unless asked for.
     """
     pidfd_word = ctypes.c_int32(-1)
-    thread_id = _thread_id_address()
+    cleared = _cleared_address()
+    thread_id = _thread_id_address(cleared)
     robust_list = _robust_list()
     if pidfd:
         flags |= CLONE_PIDFD
     if thread_id:
-        flags |= CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
+        flags |= CLONE_CHILD_SETTID
     arguments = (ctypes.c_uint64 * 11)(
         flags,
         ctypes.addressof(pidfd_word),
@@ -267,6 +267,8 @@ def clone3(flags: int, *, pidfd: bool = False) -> tuple[int, int]:
     if failure is not None:
         raise failure
     if pid == 0:
+        if cleared:
+            syscall(NUMBERS["set_tid_address"], cleared)
         if robust_list[0]:
             syscall(NUMBERS["set_robust_list"], *robust_list)
         return 0, -1

@@ -272,9 +272,11 @@ class MicrovmWall(DestroyedOnce):
 
     def apply(self, limits: Limits) -> Inside:
         self._engine.check(limits)
-        if self._group and limits != self._limits:
-            self._group.apply(_around(limits), reserve=0)
-            self._limits = limits
+        if self._group:
+            self._group.begin()
+            if limits != self._limits:
+                self._group.apply(_around(limits), reserve=0)
+                self._limits = limits
         return Inside(
             rlimits={"RLIMIT_NOFILE": limits.open_files, "RLIMIT_NPROC": limits.processes},
             watch_memory_bytes=limits.memory_bytes,

@@ -6,7 +6,6 @@ It turns only while a run awaits something; tasks left over go on in the next ru
 from __future__ import annotations
 
 import os
-import sys
 import types
 from collections.abc import Coroutine
 from typing import Any
@@ -17,15 +16,19 @@ from .imports import library
 class Loop:
     def __init__(self) -> None:
         self._loop: Any = None
-        os.register_at_fork(after_in_child=self._forked)
+        self._asyncio: Any = None
 
     def begin(self) -> None:
         """Makes it the loop that `asyncio.get_event_loop` finds: asyncio.run() takes it away."""
         if self._loop is not None:
-            self.adopt(sys.modules["asyncio"])
+            self.adopt(self._asyncio)
 
     def adopt(self, asyncio: Any) -> None:
         """Called when the code has imported asyncio."""
+        if self._asyncio is None:
+            # Called after asyncio's own, which since Python 3.12 forgets the loop in a child.
+            os.register_at_fork(after_in_child=self._forked)
+        self._asyncio = asyncio
         if self._loop is None or self._loop.is_closed():
             # poll keeps nothing in the kernel that a fork would share with its parent
             selector = library("selectors").PollSelector()
@@ -63,6 +66,7 @@ class Loop:
             self._loop._default_executor = None
         except Exception:
             self._loop = None
+        self.begin()
 
 
 def _where(cancelled: BaseException) -> types.TracebackType | None:

@@ -21,9 +21,9 @@ import weakref
 from itertools import islice
 
 from .forking import REPORT_BYTES
+from .reporting import OwnModulesFirst
 
 leave = os._exit
-trusted_path = list(sys.path)
 _getpid = os.getpid
 _kill = os.kill
 _run_exit_functions = atexit._run_exitfuncs
@@ -56,24 +56,21 @@ def uncaught(error: BaseException, report: object) -> int:
         sys.stdout.flush()
     except BaseException:
         pass
-    code_path = list(sys.path)
     try:
-        _show(error)
-        # Formatting imports a module or two on demand: not one of that name from the workspace.
-        sys.path[:] = trusted_path
-        _write_report(error, report)
+        show(error)
+        with OwnModulesFirst():
+            _write_report(error, report)
     except BaseException:
         pass
-    sys.path[:] = code_path
     if isinstance(error, KeyboardInterrupt):
         return -signal.SIGINT
     return 1
 
 
-def _show(error: BaseException) -> None:
+def show(error: BaseException) -> None:
     """As the interpreter does, with the words it has for a hook that fails."""
     if sys.excepthook is _display:
-        _display(type(error), error, error.__traceback__)
+        _show_by_default(error)
         return
     try:
         sys.excepthook(type(error), error, error.__traceback__)
@@ -82,8 +79,13 @@ def _show(error: BaseException) -> None:
         worse.__traceback__ = trace.tb_next if trace else None
         worse.__context__ = None
         print("Error in sys.excepthook:", file=sys.stderr)
-        _display(type(worse), worse, worse.__traceback__)
+        _show_by_default(worse)
         print("\nOriginal exception was:", file=sys.stderr)
+        _show_by_default(error)
+
+
+def _show_by_default(error: BaseException) -> None:
+    with OwnModulesFirst():
         _display(type(error), error, error.__traceback__)
 
 
@@ -110,7 +112,8 @@ def finish(status: int, known: int) -> int:
         try:
             step()
         except BaseException:
-            traceback.print_exc()
+            with OwnModulesFirst():
+                traceback.print_exc()
     flush_files()  # before the collector, which may close a file before its buffer is written
     if _drop_modules(known):
         flush_files()
@@ -121,11 +124,21 @@ def finish(status: int, known: int) -> int:
                 stream.flush()
         except BaseException as error:
             failed = stream is sys.stdout or failed
-            _tell("Exception ignored in: %r\n%s: %s\n" % (stream, type(error).__name__, error))
+            _tell("%s\n%s: %s\n" % (_ignored(stream), type(error).__name__, error))
     if status < 0:
         signal.signal(-status, signal.SIG_DFL)
         _kill(_getpid(), -status)
     return 120 if failed and status == 0 else status
+
+
+def _ignored(stream: object) -> str:
+    """The interpreter's words for a stream that it could not flush."""
+    if sys.version_info < (3, 13):
+        return "Exception ignored in: %r" % stream
+    return "Exception ignored %s flushing sys.%s:" % (
+        "on" if sys.version_info < (3, 14) else "while",
+        "stdout" if stream is sys.stdout else "stderr",
+    )
 
 
 def _tell(text: str) -> None:

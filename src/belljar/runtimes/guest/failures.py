@@ -10,6 +10,7 @@ from typing import Any
 
 from . import ending
 from .plain import cut
+from .reporting import OwnModulesFirst
 from .streams import Streams
 
 MESSAGE_CHARS = 8 * 1024
@@ -25,7 +26,8 @@ def tell(error: BaseException, streams: Streams) -> dict[str, str]:
     """Prints the traceback and returns it, bounded, with the exception's name and message."""
     _hide_our_frames(error)
     try:
-        text = "".join(_format_exception(type(error), error, error.__traceback__))
+        with OwnModulesFirst():
+            text = "".join(_format_exception(type(error), error, error.__traceback__))
     except Exception:  # no memory, or a recursion limit of ten
         text = "%s\n(the traceback could not be made)\n" % type(error).__name__
     streams.flush()
@@ -33,7 +35,7 @@ def tell(error: BaseException, streams: Streams) -> dict[str, str]:
         streams.complain(text)
     else:
         try:
-            ending._show(error)
+            ending.show(error)
         except Exception:
             streams.complain(text)
     return {

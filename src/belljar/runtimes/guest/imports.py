@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from . import ending
+from . import reporting
 
 
 def library(name: str) -> Any:
@@ -23,7 +23,7 @@ def library(name: str) -> Any:
     if module is not None:
         return module
     path = list(sys.path)
-    sys.path[:] = ending.trusted_path
+    sys.path[:] = reporting.trusted_path
     try:
         return importlib.import_module(name)
     finally:

@@ -39,6 +39,7 @@ _NOBODY = -1
 _LIKE_A_RUN = {"cell": {"code": "1 + 1", "name": ""}, "done": {"value": "2", "error": None}}
 _PR_CAPBSET_DROP, _PR_SET_SECUREBITS = 24, 28
 _SECUREBITS = 0b1110_1111
+_NO_WARNING = ("ignore", None, DeprecationWarning, None, 0)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _capset = getattr(_libc, "capset", None)
@@ -211,7 +212,7 @@ class _Interpreter:
 def _orphan(before: Callable[[], None] = lambda: None) -> int:
     """Forks off a process that is not our child, so that the code never waits for it by accident.
     Returns 0 in it, and here the process between the two, which exits."""
-    pid = os.fork()
+    pid = _fork_unseen()
     if pid:
         return pid
     try:
@@ -222,6 +223,20 @@ def _orphan(before: Callable[[], None] = lambda: None) -> int:
     except BaseException:
         os._exit(1)
     return 0
+
+
+def _fork_unseen() -> int:
+    """Since Python 3.12 a fork beside threads warns; it is not the code that forks here. The filter
+    is put in front by hand: `warnings.catch_warnings` would also make the code's own warnings that
+    were shown once appear again."""
+    filters = getattr(sys.modules.get("warnings"), "filters", None)
+    if _threads() == 1 or not isinstance(filters, list):
+        return os.fork()
+    filters.insert(0, _NO_WARNING)
+    try:
+        return os.fork()
+    finally:
+        filters.remove(_NO_WARNING)
 
 
 def _take_streams(ends: list[int]) -> None:

@@ -68,9 +68,9 @@ class Notebook:
     def reset(self) -> None:
         """Forgets every variable."""
         self.namespace.clear()
-        self.namespace.update(
-            __name__="__main__", __doc__=None, __builtins__=builtins, __annotations__={}
-        )
+        self.namespace.update(__name__="__main__", __doc__=None, __builtins__=builtins)
+        if sys.version_info < (3, 14):  # since then they are made when somebody asks for them
+            self.namespace["__annotations__"] = {}
         self._last = None
 
     def run(self, code: str, name: str) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class Notebook:
         than that can tell."""
         try:
             folders = {os.getcwd(), *sys.path[:1]}
-        except OSError:  # the folder is gone
+        except (OSError, TypeError, AttributeError):  # the folder is gone, or the path is
             return
         for folder in folders:
             finder: Any = sys.path_importer_cache.get(folder)

@@ -16,7 +16,7 @@ import sys
 import time
 import types
 
-from . import ending
+from . import ending, reporting
 from .forking import Job, announce
 
 # Modules of an interpreter that has only just started.
@@ -121,7 +121,7 @@ def prepare(*, hidden: list[str]) -> None:
 
     `hidden`: modules to forget, so that the code cannot import the agent. They come as a list made
     in the zygote: looking through all modules here would write to each one's reference count."""
-    ending.trusted_path[:] = sys.path
+    reporting.trusted_path[:] = sys.path
     for name in hidden:
         sys.modules.pop(name, None)
     reseed()
@@ -187,7 +187,9 @@ def _run_python(path: str, report: object) -> None:
 
 def _run_main(path: str, report: object) -> int:
     main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=path, __builtins__=builtins, __cached__=None, __annotations__={})
+    main.__dict__.update(__file__=path, __builtins__=builtins, __cached__=None)
+    if sys.version_info < (3, 14):  # since then they are made when somebody asks for them
+        main.__annotations__ = {}
     sys.modules["__main__"] = main
     try:
         with open(path, "rb") as file:

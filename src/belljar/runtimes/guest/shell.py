@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from .imports import library
 
 _GRACE_S = 0.2
+_LOOK_S = 0.005
 _INSTALL = re.compile(
     r"\s*(?:\S*python[\d.]*\s+-m\s+|uv\s+)?(?:pip[\d.]*|conda|mamba)\s+(?:install|uninstall)\b"
 )
@@ -55,7 +57,7 @@ def run(command: str, *, capture: bool, program: str = "") -> tuple[int, bytes]:
     try:
         output = child.communicate()[0] or b""
     except BaseException:
-        _end(child, subprocess.TimeoutExpired)
+        _end(child)
         raise
     status: int = child.returncode
     return status if status >= 0 else 128 - status, output
@@ -65,14 +67,31 @@ def _shell() -> str:
     return "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
 
 
-def _end(child: Any, expired: type[Exception]) -> None:
-    for number in (signal.SIGINT, signal.SIGKILL):
-        try:
-            os.killpg(child.pid, number)
-            child.wait(_GRACE_S)
-            return
-        except (expired, OSError):
-            continue
+def _end(child: Any) -> None:
+    """The command may leave others behind, which a shell has told to ignore SIGINT: they are killed
+    before it is waited for, while no other group can have got its number."""
+    deadline = time.monotonic() + _GRACE_S
+    try:
+        _signal_group(child.pid, signal.SIGINT)
+        while not _has_ended(child.pid) and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+    finally:  # also when a second interrupt comes
+        _signal_group(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def _signal_group(leader: int, number: int) -> None:
+    try:
+        os.killpg(leader, number)
+    except ProcessLookupError:
+        pass
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # somebody has waited for it already
+        return True
 
 
 def expand(command: str, frame: types.FrameType | None) -> str:

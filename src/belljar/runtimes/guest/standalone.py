@@ -38,7 +38,7 @@ if __name__ == "__main__":  # a file among its neighbours: make the folder a pac
     importlib.import_module(__package__)
     del sys.path[0]
 
-from . import agent, forking, protocol, runner, watch
+from . import agent, forking, protocol, reporting, runner, watch
 
 _PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
@@ -168,6 +168,8 @@ def _warm_up(configuration: dict) -> None:  # type: ignore[type-arg]
             importlib.import_module(name)
         except ImportError:
             continue  # another version of a package may lack one of its parts
+    if configuration["rehearse"]:  # else somebody waits
+        reporting.rehearse()
     runner.rehearse(configuration["rehearsal"])
     runner.make_streams_ahead()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -7,15 +7,17 @@ import posixpath
 import re
 from typing import NamedTuple
 
-from .hierarchy import CONTROLLERS, CONTROLLERS_V2, HOST_LEAF, Hierarchy
+from .hierarchy import CONTROLLERS, CONTROLLERS_V2, NEEDED_V2, Hierarchy
+from .scope import HOST_LEAF, Scope
 
 _HINT_USER = (
     "start Belljar in a group of its own: systemd-run --user --scope -p Delegate=yes <command>"
 )
 _HINT_USER_CONTROLLERS = (
     "as root: systemctl edit user@.service, add the lines [Service] and Delegate=cpu memory pids, "
-    "log in again; then: systemd-run --user --scope -p Delegate=yes <command>"
+    "then log in again"
 )
+HINT_USER_CPU = f"the user's systemd was not given the controller cpu. {_HINT_USER_CONTROLLERS}"
 _HINT_ROOT = (
     "start Belljar in a group of its own: systemd-run --scope -p Delegate=yes <command>; in a "
     "container move the others aside first: mkdir /sys/fs/cgroup/init && "
@@ -173,7 +175,8 @@ def _judge(folder: str, *, shared: bool, tree: Tree, uid: int, pid: int) -> Hier
     hint = _HINT_ROOT if uid == 0 else _HINT_USER
     if not all(map(tree.writable, (folder, f"{folder}/cgroup.procs"))):
         return Absent(f"{folder} is not delegated to uid {uid}", hint)
-    missing = [name for name in CONTROLLERS_V2 if name not in words("cgroup.controllers")]
+    there = [name for name in CONTROLLERS_V2 if name in words("cgroup.controllers")]
+    missing = [name for name in NEEDED_V2 if name not in there]
     if missing:
         return Absent(
             f"{folder} lacks the controllers {', '.join(missing)}",
@@ -181,17 +184,48 @@ def _judge(folder: str, *, shared: bool, tree: Tree, uid: int, pid: int) -> Hier
         )
     # Only the true root of the tree has no cgroup.events; it alone may hold processes and groups.
     is_root = tree.read(f"{folder}/cgroup.events") is None
-    enabled = set(CONTROLLERS_V2) <= set(words("cgroup.subtree_control"))
+    enabled = set(there) <= set(words("cgroup.subtree_control"))
     if enabled or is_root:
-        return Hierarchy(2, dict.fromkeys(CONTROLLERS, folder))
+        return _v2(folder, there)
     if shared:
         return Absent(f"{folder} does not hand its controllers to the groups below it", hint)
     inside = words("cgroup.procs")
     if not inside or inside == [str(pid)]:
-        return Hierarchy(2, dict.fromkeys(CONTROLLERS, folder), step_aside=bool(inside))
+        return _v2(folder, there, step_aside=bool(inside))
     return Absent(
         f"{folder} holds other processes, and a group with processes cannot limit groups below it",
         hint,
+    )
+
+
+def in_scope(scope: Scope) -> Hierarchy | Absent:
+    """The place that systemd gave us."""
+    tree = Tree()
+    for mount in parse_mounts(_given(None, "/proc/self/mountinfo", tree)):
+        folder = _visible(mount, scope.path) if mount.kind == "cgroup2" else ""
+        words = (tree.read(f"{folder}/cgroup.controllers") or "").split() if folder else []
+        if set(NEEDED_V2) <= set(words):
+            return _v2(folder, [name for name in CONTROLLERS_V2 if name in words], scope=scope)
+    return Absent(
+        f"systemd's scope lacks one of the controllers {', '.join(NEEDED_V2)}",
+        _HINT_USER_CONTROLLERS,
+    )
+
+
+def _v2(
+    folder: str,
+    controllers: list[str],
+    *,
+    step_aside: bool = False,
+    scope: Scope | None = None,
+) -> Hierarchy:
+    return Hierarchy(
+        2,
+        dict.fromkeys(CONTROLLERS, folder),
+        step_aside=step_aside,
+        enable=controllers,
+        limits_cpu="cpu" in controllers,
+        scope=scope,
     )
 
 

@@ -30,6 +30,7 @@ class Group:
     """One sandbox's group. Every method is a handful of system calls and never sleeps."""
 
     __slots__ = (
+        "_busy",
         "_cpu_ns",
         "_left",
         "_limits",
@@ -45,6 +46,7 @@ class Group:
         self.hierarchy = hierarchy
         self.name = name
         self._left: list[str] = []
+        self._busy = False
         self._limits: Limits | None = None
         self._cpu_ns = 0
         self._oom_kills = 0
@@ -76,6 +78,7 @@ class Group:
             reserve=reserve,
             files=hierarchy.files,
             previous=self._limits,
+            cpu=hierarchy.limits_cpu,
         ):
             try:
                 self._write(write.controller, write.file, write.text)
@@ -85,6 +88,12 @@ class Group:
                     raise files.engine_error(f"apply {write.file}={write.text}", error) from error
                 self._write(write.controller, write.file, "-1")
         self._limits = limits
+
+    def begin(self) -> None:
+        """Code is about to run in here, and from now on it weighs something."""
+        if not self._busy:
+            self._busy = True
+            self.hierarchy.busy(1)
 
     def open_entrances(self) -> list[int]:
         """Files into which a process with one thread writes `0` to move itself.
@@ -140,7 +149,8 @@ class Group:
             return not self.members()
         self._attempt("pids", "pids.max", "0")
         # On many kernels a throttled group's processes wait for their share even to die.
-        self._attempt("cpu", *_UNTHROTTLE[self.hierarchy.version])
+        if self.hierarchy.limits_cpu:
+            self._attempt("cpu", *_UNTHROTTLE[self.hierarchy.version])
         return kill_all(self.members)
 
     def members(self) -> set[int]:
@@ -155,8 +165,11 @@ class Group:
             left = [root for root in self._left if not files.rmdir(self.name, dir_fd=fds[root])]
             self._left = left
             if not self._left:
-                return True
+                break
             os.sched_yield()
+        if not self._left and self._busy:
+            self._busy = False
+            self.hierarchy.busy(-1)
         return not self._left
 
     def _reset_peak(self) -> bool:

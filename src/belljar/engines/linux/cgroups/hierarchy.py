@@ -10,16 +10,17 @@ from collections.abc import Collection, Mapping
 
 from . import files
 from .kill import clear
-from .owner import new_owner
-from .plan import Version
+from .owner import is_mine, new_owner
+from .plan import Version, weight
+from .scope import HOST_LEAF, Scope
 
-FOLDER = "belljar"
-HOST_LEAF = "belljar-host"
 CLOSE_S = 3.0
 # pids comes first everywhere: who is in any group of a sandbox is in that one, so that killing by
 # its list misses nobody, even when the host died between two of the moves.
 CONTROLLERS = ("pids", "memory", "cpu", "cpuacct")
 CONTROLLERS_V2 = ("memory", "pids", "cpu")
+NEEDED_V2 = ("memory", "pids")
+"""Without cpu, which some distributions do not hand to users, cores are chosen instead."""
 
 
 class Hierarchy:
@@ -32,6 +33,8 @@ class Hierarchy:
         *,
         step_aside: bool = False,
         enable: Collection[str] = CONTROLLERS_V2,
+        limits_cpu: bool = True,
+        scope: Scope | None = None,
     ) -> None:
         self.version: Version = version
         self.folders = dict(folders)
@@ -39,15 +42,37 @@ class Hierarchy:
         self.step_aside = step_aside
         """v2: this process must first move into a leaf, because it sits in that group alone."""
         self.enable = tuple(enable) if version == 2 else ()
+        self.limits_cpu = limits_cpu
+        self.scope = scope
+        """v2: what systemd gave us, for as long as we hold it."""
         # v1 controllers may be mounted together, and v2 has them all in one: one name per folder.
         self.roots = tuple({folder: name for name, folder in self.folders.items()}.values())
         self.owner = ""
         self.files: frozenset[str] = frozenset()
         self.fds: dict[str, int] = {}
+        self._busy = 0
+        self._weight = weight(1, version)
 
     def describe(self) -> dict[str, str]:
         """Control → mechanism, for a result's `isolation`."""
-        return dict.fromkeys(("memory", "processes", "cpu"), f"cgroup-v{self.version}")
+        mechanism = f"cgroup-v{self.version}"
+        cpu = mechanism if self.limits_cpu else "affinity"
+        return {"memory": mechanism, "processes": mechanism, "cpu": cpu}
+
+    def admit(self, pid: int) -> None:
+        """Before a process of ours, or a child of it, enters a group: systemd's scope can be
+        entered only from within, so it must be put there first."""
+        if self.scope:
+            self.scope.admit(pid)
+
+    def busy(self, change: int) -> None:
+        """So many sandboxes more or fewer run code: together they weigh as much as so many
+        processes, or a busy host would leave them the share of one (ADR 15)."""
+        self._busy += change
+        now = weight(self._busy, self.version)
+        if self.fds and self.limits_cpu and now != self._weight:
+            self._weight = now
+            files.attempt(self.fds["cpu"], now.file, now.text)
 
     @property
     def places(self) -> list[str]:
@@ -67,12 +92,12 @@ class Hierarchy:
                 made[place] = self._claim(place)
         except OSError as error:
             for place, fd in made.items():
-                files.rmdir(f"{place}/{FOLDER}/{self.owner}")
+                files.rmdir(f"{place}/{self.owner}")
                 os.close(fd)
             raise files.engine_error("claim", error) from error
         self.fds = {controller: made[place] for controller, place in self.folders.items()}
         self.files = frozenset(
-            name for place in self.places for name in os.listdir(f"{place}/{FOLDER}")
+            name for place in self.places for name in os.listdir(f"{place}/{self.owner}")
         )
 
     def close(self) -> None:
@@ -80,16 +105,17 @@ class Hierarchy:
         busy machine; else it stays, for `sweep`."""
         fds, self.fds = set(self.fds.values()), {}
         # A forked copy of this process has the descriptors too, but the folder is not its own.
-        mine = bool(fds) and self.owner.startswith(f"{os.getpid()}-")
+        mine = bool(fds) and is_mine(self.owner)
         deadline = time.monotonic() + CLOSE_S
         for place in self.places if mine else ():
-            own = f"{place}/{FOLDER}/{self.owner}"
+            own = f"{place}/{self.owner}"
             for name in files.folders(own):
                 clear(f"{own}/{name}", deadline=deadline)
-            for folder in (own, f"{place}/{FOLDER}"):
-                files.rmdir(folder)
+            files.rmdir(own)
         for fd in fds:
             os.close(fd)
+        if self.scope and mine:
+            self.scope.close()
 
     def _step_aside(self, pid: int) -> None:
         (place,) = self.places
@@ -100,16 +126,14 @@ class Hierarchy:
         files.write(None, f"{leaf}/cgroup.procs", str(pid))
 
     def _claim(self, place: str) -> int:
-        top, own = f"{place}/{FOLDER}", f"{place}/{FOLDER}/{self.owner}"
+        own = f"{place}/{self.owner}"
         for _ in range(100):
             try:
-                files.mkdir(top)
-                files.enable(top, self.enable)
                 files.mkdir(own)
                 files.enable(own, self.enable)
                 fd = os.open(own, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except FileNotFoundError:
-                continue  # another Belljar, closing, removed the folder it had just emptied
+                continue  # another Belljar, which cannot see our pid, swept it away as a dead one's
             # The lock says "alive" also to a Belljar that cannot see our pid (another namespace).
             fcntl.flock(fd, fcntl.LOCK_SH)
             if files.inode(own) == os.fstat(fd).st_ino:

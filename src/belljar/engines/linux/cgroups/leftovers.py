@@ -7,7 +7,7 @@ import os
 import time
 
 from . import files
-from .hierarchy import FOLDER, Hierarchy
+from .hierarchy import Hierarchy
 from .kill import clear
 from .owner import looks_dead
 
@@ -20,8 +20,8 @@ def sweep(hierarchy: Hierarchy, *, wait_s: float = 2.0) -> int:
     deadline = time.monotonic() + wait_s
     removed: set[str] = set()
     for place in hierarchy.places:
-        for owner in files.folders(f"{place}/{FOLDER}"):
-            path = f"{place}/{FOLDER}/{owner}"
+        for owner in files.folders(place):
+            path = f"{place}/{owner}"
             lock = _lock_of_dead(owner, path)
             if lock < 0:
                 continue

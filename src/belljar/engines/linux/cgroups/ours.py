@@ -7,25 +7,65 @@ import os
 from belljar.errors import EngineError
 from belljar.model import Limits
 
-from .find import Absent, detect
+from . import files
+from .find import Absent, Tree, detect, in_scope
 from .group import Group
 from .hierarchy import Hierarchy
 from .leftovers import sweep
+from .scope import NoScope, Scope
 
 
-def claim_ours() -> Hierarchy | None:
+def claim_ours(*, ask_systemd: bool = False) -> Hierarchy | None:
     """Ours, cleared of what a dead Belljar left; None if there is none.
 
-    Before the first child is started: see `Hierarchy.step_aside`.
+    Before the first child is started: see `Hierarchy.step_aside`. `ask_systemd`: for who admits
+    (`Hierarchy.admit`) the processes that enter groups.
     """
+    found = find_ours(ask_systemd=ask_systemd)
+    return None if isinstance(found, Absent) else found
+
+
+def find_ours(*, ask_systemd: bool) -> Hierarchy | Absent:
+    """As `claim_ours`, or why there is none and what to type."""
     found = detect()
+    if ask_systemd and os.geteuid() != 0 and not _is_delegated(found):
+        asked = _from_systemd()
+        if isinstance(asked, Hierarchy):
+            found = asked
+        elif isinstance(found, Absent):
+            found = Absent(f"{found.reason}; {asked.reason}", asked.hint or found.hint)
     if isinstance(found, Absent):
-        return None
+        return found
     try:
         found.claim()
-    except EngineError:
-        return None
+    except EngineError as error:
+        return Absent(error.message, error.hint or "")
     sweep(found)
+    return found
+
+
+def _is_delegated(found: Hierarchy | Absent) -> bool:
+    """A user's systemd lets the user write to every group of a service, also to those that it
+    arranges itself; only where it was told to leave them to us do we."""
+    if isinstance(found, Absent):
+        return False
+    return not found.step_aside or Tree().delegated(found.places[0])
+
+
+def _from_systemd() -> Hierarchy | Absent:
+    try:
+        scope = Scope()
+    except NoScope as error:
+        return Absent(error.reason, error.hint)
+    found = in_scope(scope)
+    if isinstance(found, Absent):
+        scope.close()
+        return found
+    try:
+        scope.take(found.places[0])
+    except OSError as error:
+        scope.close()
+        return Absent(files.engine_error("scope", error).message, "")
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from typing import Literal, NamedTuple
 
@@ -19,6 +20,19 @@ class Write(NamedTuple):
     text: str
 
 
+WEIGHT_PER_CORE = 2
+_WEIGHTS = {1: ("cpu.shares", 1024, 262_144), 2: ("cpu.weight", 100, 10_000)}
+"""File, what one process weighs, and the most there is."""
+
+
+def weight(busy: int, version: Version, *, cores: int = os.cpu_count() or 1) -> Write:
+    """What so many busy sandboxes weigh together: each as much as a process, but not so much that a
+    few hundred of them would leave a process of the host next to nothing."""
+    file, one, most = _WEIGHTS[version]
+    processes = max(1, min(busy, WEIGHT_PER_CORE * cores))
+    return Write("cpu", file, str(min(processes * one, most)))
+
+
 def plan(
     limits: Limits,
     version: Version,
@@ -26,25 +40,25 @@ def plan(
     reserve: int = 1,
     files: Collection[str] = (),
     previous: Limits | None = None,
+    cpu: bool = True,
 ) -> list[Write]:
     """The writes that put limits in force, in order.
 
     `reserve`: processes of ours in the group, on top of what the code may have. `files`: what this
     kernel offers, for the optional ones. `previous`: the limits in force, None for a new group.
+    `cpu`: the processor's share can be limited here, too.
     """
     memory = str(limits.memory_bytes)
     processes = Write("pids", "pids.max", str(limits.processes + reserve))
     quota = str(max(SMALLEST_QUOTA_US, round(limits.cpus * PERIOD_US)))
     if version == 2:
-        optional = [
-            Write("memory", "memory.swap.max", "0"),
-            Write("memory", "memory.oom.group", "1"),
-        ]
+        # memory.oom.group stays 0: it would kill the agent, and with it what is known of the run.
+        no_swap = Write("memory", "memory.swap.max", "0")
         return [
             Write("memory", "memory.max", memory),
-            *(write for write in optional if write.file in files),
+            *([no_swap] if no_swap.file in files else []),
             processes,
-            Write("cpu", "cpu.max", f"{quota} {PERIOD_US}"),
+            *([Write("cpu", "cpu.max", f"{quota} {PERIOD_US}")] if cpu else []),
         ]
     both = [Write("memory", "memory.limit_in_bytes", memory)]
     if "memory.memsw.limit_in_bytes" in files:

@@ -1,0 +1,80 @@
+"""An ordinary user's limits on cgroup v2: a scope from the user's systemd (ADR 15).
+
+Where there is no such systemd these are skipped; `make test-machines` has guests where there is.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from belljar import Belljar
+from belljar.engines.linux import cgroups
+from belljar.model import MIB
+
+HOST = """
+import belljar, sys
+jar = belljar.Belljar()
+assert jar.run("print(1)").isolation["memory"] == "cgroup-v2"
+print("ready", flush=True)
+sys.stdin.read()
+jar.close()
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def scope_can_be_had() -> Iterator[None]:
+    found = cgroups.find_ours(ask_systemd=True)
+    if isinstance(found, cgroups.Absent):
+        pytest.skip(f"no scope here: {found.reason}")
+    given = found.scope is not None
+    found.close()
+    if not given:
+        pytest.skip("groups can be made here without asking systemd")
+    yield
+
+
+def scopes(pid: int) -> list[Path]:
+    return list(Path("/sys/fs/cgroup").glob(f"**/belljar-{pid}-*.scope"))
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 30
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
+
+
+def test_l2_a_users_limits_are_the_kernels() -> None:
+    """L2, L3: exact, not sampled; and our own process is where it was."""
+    before = Path("/proc/self/cgroup").read_text()
+    with Belljar() as jar:
+        bomb = jar.run("x = bytearray(400 << 20)", memory_bytes=128 * MIB)
+        fine = jar.run("x = bytearray(60 << 20); print(len(x))", memory_bytes=128 * MIB)
+    assert bomb.isolation["memory"] == bomb.isolation["processes"] == "cgroup-v2"
+    assert bomb.status == "out_of_memory" and bomb.usage.peak_memory_bytes <= 128 * MIB
+    assert fine.status == "ok" and fine.usage.peak_memory_bytes > 60 * MIB
+    assert Path("/proc/self/cgroup").read_text() == before
+
+
+def test_r3_nothing_of_the_scope_stays() -> None:
+    """R3: after close, and after a crash of the host."""
+    with Belljar() as jar:
+        jar.run("print(1)")
+        assert scopes(os.getpid())
+    assert until(lambda: not scopes(os.getpid()))
+    with subprocess.Popen(
+        [sys.executable, "-c", HOST], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as host:
+        assert host.stdout is not None
+        assert host.stdout.readline() == b"ready\n"
+        assert scopes(host.pid)
+        host.send_signal(signal.SIGKILL)
+    assert until(lambda: not scopes(host.pid))

@@ -1,0 +1,99 @@
+"""What runs in a cell: which probes, which tests, and how long each may take.
+
+Emulated, a guest is ten to thirty times slower than its host. Probes measure that and wait longer;
+so do most tests. What judges a duration all the same is named in `UNFAIR`, with the reason, and
+left out: it would say something about the emulation, not about Belljar.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+TEST_TIMEOUT_S = 900
+"""For one test, in place of the 180 s of pyproject.toml."""
+
+UNFAIR = {
+    "tests/functional/test_limits.py::test_time_is_up_for_everyone": (
+        "eight sandboxes must each print within one second of wall time"
+    ),
+    "tests/functional/test_limits.py::test_a_flood_of_gigabytes_costs_the_host_little": (
+        "expects 50 MiB of output from a run of a fixed time"
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    name: str
+    tests: tuple[str, ...]
+    probes: tuple[str, ...] = ()
+    """By id or boundary; empty: all."""
+    prove_s: float
+    """0: no probe runs."""
+    tests_s: float
+
+    @property
+    def is_evidence(self) -> bool:
+        return self.prove_s > 0 and bool(self.tests)
+
+
+_KEPT = (
+    "tests/functional/test_kept.py",
+    "tests/functional/test_kept_files.py",
+    "tests/functional/test_kept_inputs.py",
+    "tests/functional/test_branching.py",
+)
+_JAIL = (
+    "tests/conformance/test_jail.py",
+    "tests/functional/test_run.py",
+    "tests/functional/test_limits.py",
+    "tests/functional/test_doctor.py",
+    "tests/functional/test_python_behaviour.py",
+)
+_NETWORK = (
+    "tests/functional/test_network.py",
+    "tests/functional/test_network_jail.py",
+    "tests/functional/test_network_strays.py",
+    "tests/security/test_probes_network.py",
+)
+_SECURITY = (
+    "tests/security/test_cgroups_live.py",
+    "tests/security/test_seccomp_live.py",
+    "tests/security/test_kernel_objects.py",
+    "tests/security/test_kept_hostile.py",
+    "tests/security/test_probes_kept.py",
+)
+
+SELECTIONS = {
+    selection.name: selection
+    for selection in (
+        # A look at all machines within the hour: no row of the table comes from it.
+        Selection(name="doctor", tests=(), prove_s=0, tests_s=0),
+        Selection(
+            name="quick",
+            tests=("tests/functional/test_limits.py", "tests/functional/test_kept.py"),
+            prove_s=600,
+            tests_s=300,
+        ),
+        Selection(
+            name="full",
+            tests=(*_JAIL, *_KEPT, *_NETWORK, *_SECURITY),
+            prove_s=3600,
+            tests_s=4 * 3600,
+        ),
+    )
+}
+
+
+def prove_command(selection: Selection, belljar: str) -> str:
+    only = f" --only {','.join(selection.probes)}" if selection.probes else ""
+    return f"{belljar} prove --json{only}"
+
+
+def pytest_command(selection: Selection, python: str) -> str:
+    """One process: a guest has one or two slow processors."""
+    options = ["-q", "-p", "no:cacheprovider", "--durations=15", "--tb=short"]
+    options += ["-o", f"timeout={TEST_TIMEOUT_S}", "-m", "not slow and not alone"]
+    options += [f"--deselect={test}" for test in UNFAIR if test.startswith(selection.tests)]
+    return shlex.join([python, "-m", "pytest", *options, *selection.tests])
