@@ -98,7 +98,8 @@ def test_fix_is_for_people_and_for_the_jail(option: str) -> None:
 
 def test_what_cannot_be_loaded_is_taken_back() -> None:
     """Nothing is left half-done: neither a new file nor another content of one that was there."""
-    read_only = "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && "
+    # Recursive: what others have mounted below cannot be left behind in a user namespace.
+    read_only = "mount --rbind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && "
     failing = f"$belljar doctor --fix --yes >/dev/null; echo $?; cat {SETTING} 2>/dev/null"
     done = own_place(read_only + failing)
     assert done.stdout == "125\n" and "sysctl -p" in done.stderr, done.stderr

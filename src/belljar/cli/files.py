@@ -13,12 +13,15 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from belljar.cli import windows_files
 from belljar.errors import InvalidRequest
 from belljar.linux_only import open_flags
 from belljar.model import OutputFile
 from belljar.policy.names import check_names
+
+if TYPE_CHECKING:
+    from belljar.cli import windows_files
 
 _FOLDER = open_flags("O_RDONLY", "O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC")
 _NEW_FILE = open_flags("O_WRONLY", "O_CREAT", "O_EXCL", "O_NOFOLLOW", "O_CLOEXEC")
@@ -83,7 +86,7 @@ def write(folder: str, files: Iterable[OutputFile]) -> list[str]:
     remarks: list[str] = []
     written: set[str] = set()
     os.makedirs(folder, exist_ok=True)
-    place = windows_files.Place(folder) if sys.platform == "win32" else _Place(folder)
+    place = _place(folder)
     with place:
         # Both places end in one folder; what was put into /data/output was meant to come out.
         for file in sorted(files, key=lambda item: not item.path.startswith("/data/output/")):
@@ -100,6 +103,14 @@ def write(folder: str, files: Iterable[OutputFile]) -> list[str]:
             except OSError as error:
                 remarks.append(f"{file.path!r} was not written: {error.strerror}")
     return remarks
+
+
+def _place(folder: str) -> _Place | windows_files.Place:
+    if sys.platform != "win32":
+        return _Place(folder)
+    from belljar.cli import windows_files
+
+    return windows_files.Place(folder)
 
 
 class _Place:
