@@ -4,7 +4,7 @@
 # once more without privileges.
 
 SHELL := /bin/bash
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 /usr/bin/python3; do \
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 /usr/bin/python3; do \
 	"$$p" -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
 	&& { "$$p" -c 'import sys; print(sys.executable)'; break; }; done)
 VENV := .venv
@@ -13,7 +13,7 @@ STAMP := $(VENV)/.installed
 # Where built environments are, so that tests of them need not build them once more.
 ENVIRONMENTS_HOME := $(or $(BELLJAR_HOME),$(or $(XDG_DATA_HOME),$(HOME)/.local/share)/belljar)
 
-.PHONY: help run demo test test-all setup check environments test-user test-machines bench compat prove clean
+.PHONY: help run demo test test-all test-pythons setup check environments test-user test-machines bench compat prove clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -34,6 +34,9 @@ test: setup environments  ## all checks, and tests as this user and (if root) as
 	started="$$(tests/engines_up.sh up "$$engines")" && eval "$$started" && \
 	BELLJAR_TEST_HOME=$(ENVIRONMENTS_HOME) TESTS="$(TESTS)" tests/run.sh
 	@if [ "$$(id -u)" = 0 ]; then $(MAKE) --no-print-directory test-user; fi
+
+test-pythons: setup  ## the jail's tests on Python 3.11 to 3.14, each that can be had (SELECTION=short: some)
+	$(BIN)/nox -- $(SELECTION)
 
 setup: $(STAMP)  ## make .venv with the belljar command in it
 
@@ -73,4 +76,4 @@ prove: setup  ## run the containment probes on this machine
 	$(BIN)/belljar prove
 
 clean:  ## remove what make made here
-	rm -rf $(VENV) .test-home .sample-output .demo-output
+	rm -rf $(VENV) .nox .test-home .sample-output .demo-output

@@ -130,6 +130,19 @@ def test_the_text_of_an_exception_may_need_a_module_of_the_codes(jar: belljar.Be
     assert result.error is not None and result.error.message == "from a module of its own"
 
 
+@pytest.mark.parametrize("change", ["sys.path = None", "del sys.path", "sys.path[:] = [1]"])
+def test_an_error_is_told_whatever_became_of_the_path(
+    jar: belljar.Belljar, kept: belljar.Sandbox, change: str
+) -> None:
+    for result in (
+        jar.run(f"import sys\n{change}\n1 / 0"),
+        kept.run(f"path = list(sys.path)\n{change}\n1 / 0"),
+    ):
+        assert result.error is not None and result.error.name == "ZeroDivisionError"
+        assert "ZeroDivisionError: division by zero" in result.stderr
+    assert kept.run("sys.path = path").status == "ok"
+
+
 def test_shadows_can_be_imported(jar: belljar.Belljar, kept: belljar.Sandbox) -> None:
     """So that the tests above can fail."""
     assert imported(jar.run(PLANT + "import pydoc")) == ["pydoc"]

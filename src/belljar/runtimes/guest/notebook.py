@@ -143,7 +143,7 @@ class Notebook:
         than that can tell."""
         try:
             folders = {os.getcwd(), *sys.path[:1]}
-        except OSError:  # the folder is gone
+        except (OSError, TypeError, AttributeError):  # the folder is gone, or the path is
             return
         for folder in folders:
             finder: Any = sys.path_importer_cache.get(folder)

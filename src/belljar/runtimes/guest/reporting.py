@@ -16,7 +16,6 @@ import traceback
 import types
 import warnings
 
-_default_hook = sys.__excepthook__
 _format_exception = traceback.format_exception
 
 trusted_path = list(sys.path)
@@ -29,8 +28,8 @@ _REPORTED = (
     "import os; os.pth",
     "from os import pth",
     "import no_such_module",
-    "compile('whille True:\\n    pass\\n', 'rehearsal', 'exec')",
-    "compile('if True:\\npass', 'rehearsal', 'exec')",
+    "compile('whille True:\\n    pass\\n', '<rehearsal>', 'exec')",
+    "compile('if True:\\npass', '<rehearsal>', 'exec')",
     "raise BaseExceptionGroup('rehearsal', [ValueError(1)])",
     "try:\n    {}[1]\nexcept KeyError as error:\n    raise SystemError from error",
 )
@@ -41,30 +40,25 @@ class OwnModulesFirst:
     code's folder is still there, at the end: the text of an exception may need a module of it."""
 
     def __enter__(self) -> None:
-        self._path = list(sys.path)
-        sys.path[:] = [*trusted_path, *self._path]
+        self._path: list[str] = getattr(sys, "path", [])  # unless the code made it something else
+        sys.path = [*trusted_path, *(self._path if type(self._path) is list else ())]
 
     def __exit__(self, *failure: object) -> None:
-        sys.path[:] = self._path
+        sys.path = self._path
 
 
 def rehearse() -> None:
     """Reports every kind of error once, to nobody: what that imports is there for all forks."""
-    shown = sys.stderr
-    sys.stderr = io.StringIO()
-    try:
-        for source in _REPORTED:
-            try:
-                exec(compile(source, io.__file__, "exec", dont_inherit=True), {"sys": sys})
-            except BaseException as error:
-                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
-                _default_hook(type(error), error, error.__traceback__)
-                _format_exception(type(error), error, error.__traceback__)
-        warnings.formatwarning("rehearsal", UserWarning, io.__file__, 1)
-        _unclosed()
-    finally:
-        sys.stderr = shown
-        linecache.clearcache()
+    for source in _REPORTED:
+        try:
+            # With a file to quote from, which it has to read: a short one.
+            exec(compile(source, io.__file__, "exec", dont_inherit=True), {})
+        except BaseException as error:
+            trace = error.__traceback__
+            _format_exception(type(error), error, trace and trace.tb_next)
+    warnings.formatwarning("rehearsal", UserWarning, io.__file__, 1)
+    _unclosed()
+    linecache.clearcache()
 
 
 def _unclosed() -> None:
