@@ -185,7 +185,7 @@ def in_bytes(size: str) -> int:
 def kernel(root: Path) -> tuple[Path, Path | None]:
     """The newest kernel of a root, and its initial file system.
 
-    Ubuntu's packages only recommend what makes one: drives and ext4 are built into its kernel.
+    Ubuntu's packages only recommend what makes one; noble's kernel has what it needs built in.
     """
     found = sorted(root.glob("boot/vmlinuz-*"))
     if not found:
