@@ -179,6 +179,11 @@ def make_targets() -> set[str]:
     return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
+def make_variables() -> set[str]:
+    text = (ROOT / "Makefile").read_text()
+    return set(re.findall(r"^([A-Z_]+) *[:?]?=", text, re.MULTILINE))
+
+
 def test_a2_there_are_commands_in_the_readme() -> None:
     spoken = [words for where, words in commands() if where.startswith("README")]
     assert ["make", "run"] in spoken and ["make", "test"] in spoken
@@ -191,7 +196,9 @@ def test_a2_there_are_commands_in_the_readme() -> None:
 def test_a2_every_documented_command_is_one(words: list[str]) -> None:
     program, *arguments = words
     if program == "make":
-        assert set(arguments) <= make_targets()
+        given = {word.partition("=")[0] for word in arguments if "=" in word}
+        assert {word for word in arguments if "=" not in word} <= make_targets()
+        assert given <= make_variables()
         return
     assert arguments[0] in main.VERBS or arguments[0].startswith("--")
     command: typing.Any = typer.main.get_command(app)

@@ -29,7 +29,7 @@ _APPEND = "root=/dev/vda rw console=ttyS0 net.ifnames=0 mitigations=off nokaslr 
 @dataclass(frozen=True)
 class Hardware:
     kernel: Path
-    initrd: Path
+    initrd: Path | None
     root: Path
     layer: Path
     cpus: int = 2
@@ -49,7 +49,8 @@ def arguments(qemu: Qemu, hardware: Hardware, *, console: Path, port: Path) -> l
         *qemu.processor,
         *("-M", "q35", "-smp", str(hardware.cpus), "-m", str(MEMORY_MIB)),
         *("-nodefaults", "-no-reboot", "-display", "none"),
-        *("-kernel", str(hardware.kernel), "-initrd", str(hardware.initrd), "-append", _APPEND),
+        *("-kernel", str(hardware.kernel), "-append", _APPEND),
+        *(("-initrd", str(hardware.initrd)) if hardware.initrd else ()),
         *("-drive", f"file={hardware.root},if=virtio,format=raw,snapshot=on"),
         *("-drive", f"file={hardware.layer},if=virtio,format=raw,snapshot=on"),
         *("-device", "virtio-rng-pci"),

@@ -101,7 +101,13 @@ GUESTS = {
             components=("main", "universe"),
             # Its own Python is 3.10, which only the guest's agent uses.
             python="python3.11",
-            packages=("python3", "python3.11", "python3.11-venv", "linux-image-virtual"),
+            packages=(
+                "python3",
+                "python3.11",
+                "python3.11-venv",
+                "initramfs-tools",  # its kernel has the drives as a module
+                "linux-image-virtual",
+            ),
         ),
         Guest(
             name="forky",

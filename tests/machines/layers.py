@@ -7,9 +7,11 @@ changed checkout is copied beside it and compiled, which takes seconds.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,8 +55,9 @@ def key(guest: Guest, checkout: Path, names: list[Path]) -> str:
 
 def setup_key(guest: Guest, checkout: Path) -> str:
     """Of the folder with the .venv: its interpreter, and what is installed into it."""
-    facts = f"{RECIPE} {roots.key(guest)} {(checkout / 'pyproject.toml').read_text()}"
-    return hashlib.sha256(facts.encode()).hexdigest()[:12]
+    declared = tomllib.loads((checkout / "pyproject.toml").read_text())
+    facts = [RECIPE, roots.key(guest), declared["build-system"], declared["project"]]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]
 
 
 def ensure(guest: Guest, checkout: Path, cache: Path, say: Callable[[str], None]) -> Path:

@@ -182,13 +182,17 @@ def in_bytes(size: str) -> int:
     return int(size[:-1]) * {"M": 1 << 20, "G": 1 << 30}[size[-1]]
 
 
-def kernel(root: Path) -> tuple[Path, Path]:
-    """The newest kernel of a root, and its initial file system."""
+def kernel(root: Path) -> tuple[Path, Path | None]:
+    """The newest kernel of a root, and its initial file system.
+
+    Ubuntu's packages only recommend what makes one; noble's kernel has what it needs built in.
+    """
     found = sorted(root.glob("boot/vmlinuz-*"))
     if not found:
         raise CannotBeHad(f"no kernel in {root}")
     newest = found[-1]
-    return newest, newest.with_name(f"initrd.img-{newest.name.removeprefix('vmlinuz-')}")
+    initrd = newest.with_name(f"initrd.img-{newest.name.removeprefix('vmlinuz-')}")
+    return newest, initrd if initrd.is_file() else None
 
 
 def write(path: Path, text: str) -> None:

@@ -72,7 +72,14 @@ SELECTIONS = {
         Selection(name="doctor", tests=(), prove_s=0, tests_s=0),
         Selection(
             name="quick",
-            tests=("tests/functional/test_limits.py", "tests/functional/test_kept.py"),
+            tests=(
+                "tests/functional/test_limits.py",
+                f"{_KEPT[0]}::test_s1_a_number_of_runs_an_idle_time_and_a_life_time",
+                f"{_KEPT[0]}::test_l1_a_run_can_be_interrupted_killed_and_extended_from_outside",
+                f"{_NETWORK[1]}::test_n1_code_reaches_the_gateway_by_its_three_doors",
+                f"{_NETWORK[1]}::test_n1_names_can_be_read_and_not_written",
+                f"{_NETWORK[1]}::test_n1_the_gateway_itself_behind_the_doors",
+            ),
             prove_s=600,
             tests_s=300,
         ),

@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.machines import archive, cells, guests, indexes, inside, matrix, qemu, selections
+from tests.machines import (
+    archive,
+    cells,
+    guests,
+    indexes,
+    inside,
+    layers,
+    matrix,
+    qemu,
+    selections,
+)
 from tests.machines.errors import CannotBeHad
 from tests.machines.guest import console_tail
 
@@ -163,11 +173,13 @@ def test_containers_get_the_documented_options() -> None:
     assert f'options="{" ".join(cells.CONTAINER_OPTIONS)}"' in deploy
 
 
-def test_selections_name_files_that_are_there() -> None:
+def test_selections_name_tests_that_are_there() -> None:
     repository = Path(__file__).parents[2]
     for selection in selections.SELECTIONS.values():
         for test in selection.tests:
-            assert (repository / test.partition("::")[0]).exists(), test
+            file, _, name = test.partition("::")
+            text = (repository / file).read_text()
+            assert not name or f"def {name}(" in text, test
 
 
 def test_the_tail_of_a_console_has_no_colours(tmp_path: Path) -> None:
@@ -185,3 +197,37 @@ def test_tests_left_out_are_there_and_left_out() -> None:
     command = selections.pytest_command(selections.SELECTIONS["quick"], "python")
     assert "--deselect=tests/functional/test_limits.py::test_time_is_up_for_everyone" in command
     assert "-n" not in command.split()
+
+
+def test_only_what_is_installed_makes_a_new_venv(tmp_path: Path) -> None:
+    trixie, keys = guests.GUESTS["trixie"], []
+    for dependency, width in (("rich", 100), ("rich", 90), ("typer", 90)):
+        (tmp_path / "pyproject.toml").write_text(
+            f'[build-system]\nrequires = ["x"]\n[project]\ndependencies = ["{dependency}"]\n'
+            f"[tool.ruff]\nline-length = {width}\n"
+        )
+        keys.append(layers.setup_key(trixie, tmp_path))
+    assert keys[0] == keys[1] != keys[2]
+    assert keys[2] != layers.setup_key(guests.GUESTS["noble"], tmp_path)
+
+
+def test_every_changed_file_makes_a_new_layer(tmp_path: Path) -> None:
+    trixie, file = guests.GUESTS["trixie"], Path("src.py")
+    keys = set()
+    for text, mode in (("a", 0o644), ("b", 0o644), ("b", 0o755)):
+        (tmp_path / file).write_text(text)
+        (tmp_path / file).chmod(mode)
+        keys.add(layers.key(trixie, tmp_path, [file]))
+    assert len(keys) == 3
+
+
+def test_a_checkout_is_copied_without_leftovers_and_with_its_venv(tmp_path: Path) -> None:
+    checkout, target = tmp_path / "checkout", tmp_path / "target"
+    (checkout / "src").mkdir(parents=True)
+    (checkout / "src/new.py").write_text("new")
+    (target / ".venv").mkdir(parents=True)
+    (target / "src").mkdir()
+    (target / "src/old.py").touch()
+    layers.copy(checkout, [Path("src/new.py")], target)
+    found = {str(path.relative_to(target)) for path in target.rglob("*")}
+    assert found == {".venv", "src", "src/new.py"}
