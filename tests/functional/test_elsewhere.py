@@ -210,7 +210,7 @@ def test_what_is_installed_has_a_wheel_for_the_system(system: str) -> None:
     every system; what has none for Windows is not asked for there."""
     project = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["client"]]
-    names = {line.partition(">")[0] for line in wanted}
+    names = {line.partition(">")[0] for line in wanted if "sys_platform == 'linux'" not in line}
     assert names == {"typer", "rich", "uv", "httpx"}
     for extra, lines in project["optional-dependencies"].items():
         if extra != "dev":
