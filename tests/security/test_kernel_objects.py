@@ -6,15 +6,16 @@ Each attack runs behind the real wall; what matters is looked at from outside.
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from belljar import Belljar, Result, Sandbox
-from belljar.engines.jail.launch import Launch
-from belljar.engines.jail.process import Zygote
+from belljar.engines.jail import launch
 
 
 @pytest.fixture(scope="module")
@@ -112,19 +113,29 @@ print("still here")
 """
 
 
+OLD_KERNEL = """
+
+def queues_are_limited():
+    return False
+
+_write_any = _write
+
+def _write(name, value):
+    if name in _HIDDEN_BY_OLD_KERNELS:
+        raise FileNotFoundError(2, "hidden", name)
+    _write_any(name, value)
+"""
+
+
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_flood_of_sockets_is_ended_where_queues_cannot_be_short(
-    monkeypatch: pytest.MonkeyPatch, kept: bool
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kept: bool
 ) -> None:
-    """L2: kernels up to 6.7 or so; on others as if this were one."""
-    start = Zygote.start.__func__  # type: ignore[attr-defined]
-
-    async def start_watched(cls: type[Zygote], launched: Launch) -> Zygote:
-        zygote: Zygote = await start(cls, launched)
-        zygote.short_queues = False
-        return zygote
-
-    monkeypatch.setattr(Zygote, "start", classmethod(start_watched))
+    """L2: kernels up to 6.7 or so. Elsewhere the zygote is told that it runs on one."""
+    shutil.copytree(f"{launch.PACKAGE_ROOT}/belljar", tmp_path / "belljar")
+    with open(tmp_path / "belljar/engines/jail/netns.py", "a") as source:
+        source.write(OLD_KERNEL)
+    monkeypatch.setattr(launch, "PACKAGE_ROOT", str(tmp_path))
     with Sandbox() if kept else Belljar() as place:
         few, many = place.run(FLOOD % 2), place.run(FLOOD % 8)
     assert few.isolation["sockets"] == "watched"

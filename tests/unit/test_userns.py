@@ -68,6 +68,13 @@ def test_root_of_a_namespace_with_few_ids_does_without_a_range() -> None:
         assert (ids.uid, ids.gid, ids.count) == (0, 0, 1)
 
 
+def test_root_that_is_the_hosts_and_has_no_other_id_makes_no_sandbox() -> None:
+    """As in `unshare --map-root-user` by root: the kernel would not count its processes (L3)."""
+    with pytest.raises(PermissionError, match="no sandbox may be root"):
+        userns.choose("0 0 1\n", euid=0, egid=0, pid=7, capabilities=ALL)
+    assert userns.choose("0 0 1\n1 9 65536\n", euid=0, egid=0, pid=7, capabilities=ALL).has_range
+
+
 extents = st.lists(
     st.tuples(
         st.integers(0, 2**31), st.integers(0, 2**32 - 2), st.integers(min_value=1, max_value=2**32)
@@ -81,8 +88,13 @@ def test_a_range_lies_inside_an_extent_and_never_holds_root(
     extents: list[tuple[int, int, int]], pid: int
 ) -> None:
     text = "".join(f"{inside:10} {outside:10} {count:10}\n" for inside, outside, count in extents)
-    ids = userns.choose(text, euid=0, egid=0, pid=pid, capabilities=ALL)
+    try:
+        ids = userns.choose(text, euid=0, egid=0, pid=pid, capabilities=ALL)
+    except PermissionError:
+        assert (0, 0) in [one[:2] for one in extents]
+        return
     if not ids.has_range:
+        assert (0, 0) not in [one[:2] for one in extents]
         assert (ids.uid, ids.gid, ids.count) == (0, 0, 1)
         return
     assert ids.uid > 0

@@ -21,7 +21,7 @@ from belljar.engines.making import Making
 from belljar.errors import BelljarError, EngineError, EngineUnavailable
 from belljar.model import GIB, Limits
 from belljar.runtimes.guest import protocol, standalone
-from belljar.runtimes.interpreter import base_interpreter
+from belljar.runtimes.interpreter import base_interpreter, base_prefix
 from belljar.settings import Settings
 
 from . import available, bundle, folder, inside, start
@@ -195,7 +195,7 @@ class GvisorEngine:
 
     def _make_root(self, ground: Ground) -> Root:
         assert self._folder is not None
-        facts = root.host_facts(self.interpreter, sys.base_prefix, _foreign_packages())
+        facts = root.host_facts(self.interpreter, base_prefix(), _foreign_packages())
         environment = (str(ground.folder), ground.mount) if ground.folder else None
         layout = bundle.lay_out(
             root.plan_root(facts, environment), is_folder=lambda path: Path(path).is_dir()
@@ -309,12 +309,13 @@ def _guest() -> list[str]:
 
 def _foreign_packages() -> set[str]:
     """Package folders of the host's interpreter, hidden from sandboxes."""
-    paths = sysconfig.get_paths(vars={"base": sys.base_prefix, "platbase": sys.base_exec_prefix})
+    prefix, exec_prefix = base_prefix(), str(Path(sys.base_exec_prefix).resolve())
+    paths = sysconfig.get_paths(vars={"base": prefix, "platbase": exec_prefix})
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     return {
         paths["purelib"],
         paths["platlib"],
-        f"{sys.base_prefix}/lib/python{version}/site-packages",
+        f"{prefix}/lib/python{version}/site-packages",
         "/usr/lib/python3/dist-packages",
         f"/usr/lib/python{version}/dist-packages",
     }

@@ -131,7 +131,7 @@ class JailEngine:
             except BaseException:
                 theirs.close()
                 raise
-            pidfd = await zygote.spawn(
+            born = await zygote.spawn(
                 theirs,
                 group,
                 index=index,
@@ -144,7 +144,7 @@ class JailEngine:
                 doors=doors,
             )
             undo.pop_all()
-        wall = JailWall(self._gone, ours, pidfd, group, index, isolation, limits, zygote, number)
+        wall = JailWall(self._gone, ours, born, group, index, isolation, limits, zygote, number)
         if doors:
             wall.watch_strays()
         return self._stands(wall)
@@ -204,7 +204,7 @@ class JailEngine:
                     f"the host has no room for another sandbox: {error}", hint=ROOM_HINT
                 ) from error
             with family_inside:
-                pidfd = await parent.zygote.spawn(
+                born = await parent.zygote.spawn(
                     theirs,
                     group,
                     index=0,
@@ -218,7 +218,7 @@ class JailEngine:
                 )
             undo.pop_all()
         isolation = dict(parent.isolation)
-        wall = JailWall(self._gone, ours, pidfd, group, 0, isolation, limits, parent.zygote, number)
+        wall = JailWall(self._gone, ours, born, group, 0, isolation, limits, parent.zygote, number)
         wall.family, wall.strays = parent.family, parent.strays
         entrances = group.open_entrances() if group else []
         return Branch(wall=self._stands(wall), family=family.detach(), entrances=tuple(entrances))

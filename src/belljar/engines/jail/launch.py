@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from belljar.engines.base import Ground
-from belljar.engines.linux import cgroups, root
+from belljar.engines.linux import cgroups, places, root
 from belljar.engines.linux.control import send
 from belljar.errors import EngineError, EngineUnavailable
-from belljar.runtimes.interpreter import base_interpreter
+from belljar.runtimes.interpreter import base_interpreter, base_prefix
 
 from . import userns
 
@@ -60,6 +60,7 @@ class Launch(NamedTuple):
 def launch(ground: Ground, hierarchy: cgroups.Hierarchy | None) -> Launch:
     """Starts an interpreter and tells it what to become. `hierarchy`: where its sandboxes' groups
     will be."""
+    _check_place(base_prefix())
     try:
         ids = userns.ours()
     except PermissionError as error:
@@ -102,28 +103,40 @@ def launch(ground: Ground, hierarchy: cgroups.Hierarchy | None) -> Launch:
     return Launch(ground, ours, process, ids, complaints)
 
 
+def _check_place(prefix: str) -> None:
+    """In a sandbox these places are its own: what the host has there is not seen."""
+    for place in (*places.WRITABLE, "/var/tmp", "/data", "/run", "/proc", "/sys", "/dev"):
+        if f"{prefix}/".startswith(f"{place}/"):
+            raise EngineUnavailable(
+                f"jail: this Python is below {place}, which every sandbox has for itself",
+                hint="use a Python that is installed elsewhere: below /usr, /opt or your home",
+            )
+
+
 def _configuration(
     ground: Ground, ids: userns.IdMap, hierarchy: cgroups.Hierarchy | None
 ) -> dict[str, Any]:
-    paths = sysconfig.get_paths(vars={"base": sys.base_prefix, "platbase": sys.base_exec_prefix})
+    prefix = base_prefix()
+    exec_prefix = os.path.realpath(sys.base_exec_prefix)
+    paths = sysconfig.get_paths(vars={"base": prefix, "platbase": exec_prefix})
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     foreign = {
         paths["purelib"],
         paths["platlib"],
-        f"{sys.base_prefix}/lib/python{version}/site-packages",
+        f"{prefix}/lib/python{version}/site-packages",
         "/usr/lib/python3/dist-packages",
         f"/usr/lib/python{version}/dist-packages",
     }
     own = {paths["stdlib"], paths["platstdlib"]}
     standard = [
-        f"{sys.base_prefix}/lib/python{version.replace('.', '')}.zip",
+        f"{prefix}/lib/python{version.replace('.', '')}.zip",
         *own,
         *(f"{path}/lib-dynload" for path in own),
     ]
     return {
         "ids": vars(ids),
         "root": root.plan_root(
-            root.host_facts(base_interpreter(), sys.base_prefix, foreign),
+            root.host_facts(base_interpreter(), prefix, foreign),
             (str(ground.folder), ground.mount) if ground.folder else None,
         ),
         "standard_path": standard,

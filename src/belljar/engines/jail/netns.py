@@ -26,7 +26,8 @@ _COUNTERS = ("dev", "snmp", "netstat", "snmp6")
 _BACKLOG = "net/core/somaxconn"
 _HIDDEN_BY_OLD_KERNELS = (_BACKLOG, "net/unix/max_dgram_qlen")
 """Older kernels show these only where the initial user namespace owns the network namespace (6.1
-hides the first, 5.15 perhaps both). No privilege helps: the files do not exist. See `Sockets`."""
+hides the first, 5.15 perhaps both). No privilege helps: the files do not exist. The number of
+sockets is watched instead."""
 _SETTINGS = {
     _BACKLOG: "32",
     "net/ipv4/tcp_rmem": "4096 16384 16384",
@@ -58,6 +59,12 @@ class Network:
                 if name not in _HIDDEN_BY_OLD_KERNELS:
                     raise
         self._handle = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        self.sockets: int | None = None
+        """Where queues cannot be short: a file that tells how many sockets there are in here, also
+        those that no process has (connections that nobody accepted, senders of what nobody read).
+        It can be read by whoever holds it."""
+        if not queues_are_limited():
+            self.sockets = os.open("/proc/thread-self/net/sockstat", os.O_RDONLY | os.O_CLOEXEC)
         self._untouched = _counters()
         self.hosts = ""
         """If it has doors: then the gateway has sockets in here, and it is never handed on."""
@@ -104,6 +111,8 @@ class Network:
 
     def close(self) -> None:
         os.close(self._handle)
+        if self.sockets is not None:
+            os.close(self.sockets)
 
 
 def queues_are_limited() -> bool:
@@ -116,19 +125,10 @@ def _write(name: str, value: str) -> None:
         file.write(value)
 
 
-class Sockets:
-    """How many sockets there are in a namespace, also those that no process has: connections that
-    nobody accepted, and senders of what nobody read. Where queues cannot be limited, this is."""
-
-    def __init__(self, pidfd: int) -> None:
-        self._file = os.open(f"/proc/{_pid_of(pidfd)}/net/sockstat", os.O_RDONLY | os.O_CLOEXEC)
-
-    def count(self) -> int:
-        # "sockets: used 12" and lines for each protocol; some of those are the whole machine's.
-        return int(os.pread(self._file, 64, 0).split(None, 3)[2])
-
-    def __del__(self) -> None:
-        os.close(self._file)
+def count_sockets(file: int) -> int:
+    """From `Network.sockets`. "sockets: used 12", and then lines for each protocol, some of which
+    are the whole machine's."""
+    return int(os.pread(file, 64, 0).split(None, 3)[2])
 
 
 class Strays:
@@ -138,7 +138,8 @@ class Strays:
 
     def __init__(self, pidfd: int) -> None:
         self._files: list[int] = []
-        pid = _pid_of(pidfd)
+        with open(f"/proc/self/fdinfo/{pidfd}") as file:
+            pid = next(line.split()[1] for line in file if line.startswith("Pid:"))
         for name in ("snmp", "snmp6"):
             try:
                 self._files.append(os.open(f"/proc/{pid}/net/{name}", os.O_RDONLY | os.O_CLOEXEC))
@@ -154,11 +155,6 @@ class Strays:
     def __del__(self) -> None:
         for file in self._files:
             os.close(file)
-
-
-def _pid_of(pidfd: int) -> str:
-    with open(f"/proc/self/fdinfo/{pidfd}") as file:
-        return next(line.split()[1] for line in file if line.startswith("Pid:"))
 
 
 def _unrouted(text: str) -> int:

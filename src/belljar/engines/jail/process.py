@@ -8,7 +8,7 @@ import errno
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from belljar.engines.base import CannotMount, Doors, Mount, hosts_file
 from belljar.engines.linux import cgroups
@@ -30,6 +30,13 @@ _REFUSED = {
     errno.EMFILE: ROOM_HINT,
 }
 """By what the kernel answered; anything else is no lack of room."""
+
+
+class Born(NamedTuple):
+    pidfd: int
+    """Of its pid 1."""
+    sockets: int | None
+    """A file that counts its sockets, where their queues cannot be short (netns)."""
 
 
 class Zygote:
@@ -107,11 +114,11 @@ class Zygote:
         to_parent: socket.socket | None = None,
         mounts: Sequence[tuple[Mount, int]] = (),
         doors: Doors | None = None,
-    ) -> int:
-        """A new sandbox in its cgroup with its agent on `stream`, which is closed here; returns the
-        pidfd of its pid 1. `number` names it among the zygote's; `parent` is the one it is a branch
-        of, and `to_parent` its end of a socket between the two. `mounts`: what it is given;
-        `doors`: its way to the gateway."""
+    ) -> Born:
+        """A new sandbox in its cgroup with its agent on `stream`, which is closed here. `number`
+        names it among the zygote's; `parent` is the one it is a branch of, and `to_parent` its end
+        of a socket between the two. `mounts`: what it is given; `doors`: its way to the
+        gateway."""
         async with self._turn:
             with stream, contextlib.ExitStack() as passed:
                 order = {
@@ -135,15 +142,16 @@ class Zygote:
                 lent = [descriptor for _, descriptor in mounts]
                 if doors:
                     lent.append(passed.enter_context(doors.wire()).fileno())
+                wanted = 1 if self.short_queues else 2
                 reply, handles = await self._ask(
-                    order, [stream.fileno(), *family, *entrances, *lent], wants_handle=True
+                    order, [stream.fileno(), *family, *entrances, *lent], handles=wanted
                 )
         if "error" in reply:
             raise EngineError(
                 f"the kernel refused a new sandbox at {reply['step']}: {reply['error']}",
                 hint=_REFUSED.get(reply["errno"], DOCTOR_HINT),
             )
-        return handles[0]
+        return Born(handles[0], None if self.short_queues else handles[1])
 
     async def attach(self, number: int, mount: Mount, lent: int) -> None:
         """Mounts into the sandbox that `spawn` gave this number."""
@@ -172,15 +180,17 @@ class Zygote:
             raise EngineError(f"the sandbox's network could not be changed: {reply['error']}")
 
     async def _ask(
-        self, order: Mapping[str, object], descriptors: Sequence[int], *, wants_handle: bool = False
+        self, order: Mapping[str, object], descriptors: Sequence[int], *, handles: int = 0
     ) -> tuple[dict[str, Any], list[int]]:
         """When its turn has come. Whatever breaks the sequence of orders and answers ends it."""
         try:
             send(self._control, order, descriptors)
-            reply, handles = await answer(self._control)
-            if wants_handle and not handles and "error" not in reply:
+            reply, received = await answer(self._control)
+            if len(received) < handles and "error" not in reply:
+                for descriptor in received:
+                    os.close(descriptor)
                 raise EngineError("it made a sandbox that we have no descriptor left for")
-            return reply, handles
+            return reply, received
         except OSError as error:
             raise self._broken(error) from error
         except EngineError as error:

@@ -72,14 +72,18 @@ def choose(extents: str, *, euid: int, egid: int, pid: int, capabilities: int) -
         raise PermissionError("root lacks CAP_SETUID and CAP_SETGID, and no sandbox may be root")
     able = is_privileged(euid, capabilities)
     first = _FIRST + (pid % _SLOTS) * RANGE
+    root_is_root = False
     for line in extents.splitlines():
-        start, _, count = (int(field) for field in line.split())
+        start, outside, count = (int(field) for field in line.split())
         if start <= first and first + RANGE <= start + count:
             return IdMap(first, first, RANGE, mounts_first=able)
         # Inside a container only few ids may exist; the upper part is the least likely to be used.
         if count >= 4096:
             half = count // 2
             return IdMap(start + half, start + half, min(RANGE, half), mounts_first=able)
+        root_is_root = root_is_root or (start, outside) == (0, 0)
+    if root_is_root:
+        raise PermissionError("root's own id is the only one here, and no sandbox may be root")
     return IdMap(euid, egid, 1)
 
 

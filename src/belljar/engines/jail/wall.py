@@ -15,7 +15,7 @@ from belljar.engines.making import DestroyedOnce
 from belljar.model import GIB, Limits, Usage
 
 from . import netns
-from .process import Zygote
+from .process import Born, Zygote
 
 AGENT_PROCESSES = 1
 """The agent counts as a process of its sandbox; the limit is about the code's."""
@@ -38,7 +38,7 @@ class JailWall(DestroyedOnce):
         self,
         on_gone: Callable[[JailWall], None],
         stream: socket.socket,
-        pidfd: int,
+        born: Born,
         group: cgroups.Group | None,
         index: int,
         isolation: dict[str, str],
@@ -58,11 +58,10 @@ class JailWall(DestroyedOnce):
         self.inputs: Path | None = None
         self.strays: netns.Strays | None = None
         self._on_gone = on_gone
-        self._pidfd = pidfd
+        self._pidfd, self._sockets = born
         self._group = group
         self._limits = limits
         self._used = False
-        self._sockets: netns.Sockets | None = None
         self._flooded = False
 
     def settle(self) -> None:
@@ -105,13 +104,9 @@ class JailWall(DestroyedOnce):
 
     def limit_sockets(self) -> None:
         """Ends it if it has too many: what waits in them is memory that no limit counts."""
-        if not self._used or self._flooded or self._pidfd < 0:
+        if not self._used or self._flooded or self._sockets is None:
             return
-        try:
-            self._sockets = self._sockets or netns.Sockets(self._pidfd)
-            self._flooded = self._sockets.count() > MOST_SOCKETS
-        except OSError:  # it has ended meanwhile
-            return
+        self._flooded = netns.count_sockets(self._sockets) > MOST_SOCKETS
         if self._flooded:
             self.kill()
 
@@ -125,7 +120,10 @@ class JailWall(DestroyedOnce):
             self.stream.close()
             os.close(self._pidfd)
             self._pidfd = -1
-            self.strays = self._sockets = None
+            self.strays = None
+            if self._sockets is not None:
+                os.close(self._sockets)
+                self._sockets = None
             if self._group:
                 await removed(self._group)
         finally:

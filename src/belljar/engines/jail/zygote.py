@@ -9,7 +9,7 @@ of its pid namespace it takes every sandbox with it: the kernel sees to that.
       zygote → host   {zygote: true} + the zygote's pidfd, then {ready: …} or {error, step}
       host → zygote   an order + the agent's stream + the sandbox's cgroup entrances + mounts that
                       it is given + a wire to the gateway, if it is to have doors; and again …
-      zygote → host   {} + the sandbox's pidfd, or {error, step}
+      zygote → host   {} + the sandbox's pidfd (+ a file that counts its sockets), or {error, step}
       host → zygote   {attach: a sandbox's number, mounts} + those mounts
       host → zygote   {doors: a sandbox's number, hosts} + a wire, or none if it has doors
       zygote → host   {}, or {error, step}
@@ -293,7 +293,7 @@ class _Zygote:
             if self._blueprint.kept:
                 self._families[order["number"]] = family.Parent.young(pid, pidfd, network)
             os.write(mark, b"m")
-            self._watch(pidfd, network)
+            self._watch(pidfd, network, network)
         except OSError:
             if pidfd >= 0:
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)  # not reaped: it is still there
@@ -316,7 +316,7 @@ class _Zygote:
             places = [{"place": place, "folder": True} for place in given.INHERITED]
             return self._plan(order, branch, places, parent.network.hosts, to_parent), stream
         self._families[order["number"]] = branch
-        self._watch(branch.pidfd, None)
+        self._watch(branch.pidfd, None, parent.network)
         return None
 
     def _attach(self, order: dict, passed: list[int]) -> None:  # type: ignore[type-arg]
@@ -340,10 +340,11 @@ class _Zygote:
             raise OSError("the sandbox is gone")
         return self._families[number]
 
-    def _watch(self, pidfd: int, network: netns.Network | None) -> None:
+    def _watch(self, pidfd: int, own: netns.Network | None, network: netns.Network) -> None:
+        """`own`: a network to hand on or to close when the sandbox is gone."""
         self._poll.register(pidfd, select.EPOLLIN)
-        self._living[pidfd] = network
-        send(self._control, {}, [pidfd])
+        self._living[pidfd] = own
+        send(self._control, {}, [pidfd] if network.sockets is None else [pidfd, network.sockets])
 
     def _leave(self, stream: int, entrances: list[int]) -> None:
         """First moments of a sandbox: it walks into its cgroup by itself, which is a hundred times

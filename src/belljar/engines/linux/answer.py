@@ -14,9 +14,9 @@ from .wait import readable
 
 
 async def answer(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """What it says, and at most one descriptor with it."""
+    """What it says, and at most two descriptors with it."""
     await readable(control)
-    data, handles, _, _ = socket.recv_fds(control, MOST_BYTES, 1)
+    data, handles, _, _ = socket.recv_fds(control, MOST_BYTES, 2)
     for handle in handles:
         os.set_inheritable(handle, False)
     if not data:

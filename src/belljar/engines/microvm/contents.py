@@ -19,7 +19,7 @@ from pathlib import Path
 
 from belljar.engines.linux.places import COMMANDS, INPUT, WRITABLE
 from belljar.engines.linux.root import ETC_FILES
-from belljar.runtimes.interpreter import base_interpreter
+from belljar.runtimes.interpreter import base_interpreter, base_prefix
 
 from . import cpio
 
@@ -154,7 +154,7 @@ def _python() -> Iterator[cpio.Entry]:
     """The base interpreter with its standard library, below /usr/local wherever it was."""
     program = Path(base_interpreter())
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    library = Path(sysconfig.get_path("stdlib", vars={"base": sys.base_prefix}))
+    library = Path(sysconfig.get_path("stdlib", vars={"base": base_prefix()}))
     yield cpio.copy(f"usr/local/bin/{version}", program)
     yield cpio.link("usr/local/bin/python3", version)
     yield cpio.link("usr/local/bin/python", version)

@@ -13,6 +13,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -114,24 +115,37 @@ def bus_address(environment: Mapping[str, str], uid: int) -> str:
 
 
 def _call(method: str, signature: str, body: tuple[Any, ...]) -> None:
-    """Asks the user's systemd."""
+    """Asks the user's systemd, and waits for its answer for WAIT_S at most."""
+    outcome: list[Any] = []
+    # The library waits for ever for a bus that accepts a connection and then says nothing.
+    asking = threading.Thread(target=_ask, args=(method, signature, body, outcome), daemon=True)
+    asking.start()
+    asking.join(WAIT_S)
+    (reply,) = outcome or [NoScope(f"the user's bus did not answer within {WAIT_S:.0f} s", _NO_BUS)]
+    if isinstance(reply, NoScope):
+        raise reply
+
+
+def _ask(method: str, signature: str, body: tuple[Any, ...], outcome: list[Any]) -> None:
     try:
         from jeepney import DBusAddress, MessageType, new_method_call  # type: ignore[import-untyped]
         from jeepney.io.blocking import open_dbus_connection  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise NoScope("jeepney is not installed", "pip install jeepney") from error
+    except ImportError:
+        outcome.append(NoScope("jeepney is not installed", "pip install jeepney"))
+        return
     manager = DBusAddress(
         "/org/freedesktop/systemd1",
         bus_name="org.freedesktop.systemd1",
         interface="org.freedesktop.systemd1.Manager",
     )
     try:
-        with contextlib.closing(
-            open_dbus_connection(bus_address(os.environ, os.geteuid()))
-        ) as connection:
+        address = bus_address(os.environ, os.geteuid())
+        with contextlib.closing(open_dbus_connection(address)) as connection:
             message = new_method_call(manager, method, signature, body)
             reply = connection.send_and_get_reply(message, timeout=WAIT_S)
     except Exception as error:  # the library's own are of many kinds
-        raise NoScope(f"the user's systemd cannot be reached ({error})", _NO_BUS) from error
-    if reply.header.message_type == MessageType.error:
-        raise NoScope(f"systemd refused: {', '.join(map(str, reply.body))}")
+        outcome.append(NoScope(f"the user's systemd cannot be reached ({error})", _NO_BUS))
+        return
+    refused = reply.header.message_type == MessageType.error
+    why = f"systemd refused: {', '.join(map(str, reply.body))}"
+    outcome.append(NoScope(why) if refused else reply)
