@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
+from belljar import linux_only
 from belljar.environments.folders import Progress
 from belljar.errors import Closed
 from belljar.holding import Held
@@ -31,6 +32,7 @@ class Belljar:
         rules: Rules | None = None,
         on_progress: Progress | None = None,
     ) -> None:
+        linux_only.check()
         self.settings = settings or Settings()
         self._rules = rules
         self._on_progress = on_progress

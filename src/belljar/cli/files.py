@@ -10,15 +10,21 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from belljar.errors import InvalidRequest
+from belljar.linux_only import open_flags
 from belljar.model import OutputFile
 from belljar.policy.names import check_names
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+if TYPE_CHECKING:
+    from belljar.cli import windows_files
+
+_FOLDER = open_flags("O_RDONLY", "O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC")
+_NEW_FILE = open_flags("O_WRONLY", "O_CREAT", "O_EXCL", "O_NOFOLLOW", "O_CLOEXEC")
 
 
 # -- in --------------------------------------------------------------------------------------------
@@ -40,7 +46,7 @@ def read(option: str, paths: Iterable[str]) -> dict[str, bytes]:
 def read_file(option: str, path: str | Path, *, most: int = -1) -> bytes:
     try:
         # A pipe without a writer would make a plain open wait for ever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, open_flags("O_RDONLY", "O_CLOEXEC", "O_NONBLOCK"))
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise InvalidRequest(f"{option}: {str(path)!r} is not a plain file")
@@ -59,7 +65,7 @@ def _sources(path: Path) -> Iterator[tuple[str, Path]]:
         for name in sorted(names):
             source = Path(folder, name)
             if not source.is_symlink():  # it may lead anywhere, and would be read as this user
-                yield str(Path(top, source.relative_to(path))), source
+                yield Path(top, source.relative_to(path)).as_posix(), source
 
 
 # -- out -------------------------------------------------------------------------------------------
@@ -80,8 +86,8 @@ def write(folder: str, files: Iterable[OutputFile]) -> list[str]:
     remarks: list[str] = []
     written: set[str] = set()
     os.makedirs(folder, exist_ok=True)
-    top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    place = _place(folder)
+    with place:
         # Both places end in one folder; what was put into /data/output was meant to come out.
         for file in sorted(files, key=lambda item: not item.path.startswith("/data/output/")):
             try:
@@ -90,15 +96,38 @@ def write(folder: str, files: Iterable[OutputFile]) -> list[str]:
                 check_names("name", [file.name])
                 if file.name in written:
                     raise InvalidRequest("another file of that name is in /data/output")
-                _write(top, file.name, file.content)
+                place.write(file.name, file.content)
                 written.add(file.name)
             except InvalidRequest as error:
                 remarks.append(f"{file.path!r} was not written: {error.message}")
             except OSError as error:
                 remarks.append(f"{file.path!r} was not written: {error.strerror}")
-    finally:
-        os.close(top)
     return remarks
+
+
+def _place(folder: str) -> _Place | windows_files.Place:
+    if sys.platform != "win32":
+        return _Place(folder)
+    from belljar.cli import windows_files
+
+    return windows_files.Place(folder)
+
+
+class _Place:
+    """A folder to write into, kept by its descriptor."""
+
+    def __init__(self, folder: str) -> None:
+        flags = open_flags("O_RDONLY", "O_DIRECTORY", "O_CLOEXEC")
+        self._top = os.open(folder, flags)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._top)
+
+    def write(self, name: str, content: bytes) -> None:
+        _write(self._top, name, content)
 
 
 def _write(top: int, name: str, content: bytes) -> None:

@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 
+from belljar import linux_only
 from belljar.cli import run, table
 from belljar.cli.say import REFUSED, problem, say
 from belljar.errors import BelljarError
@@ -15,6 +16,8 @@ VERBS = (
     *("env", "image", "trail", "version"),
 )
 USAGE = 2
+_ANYWHERE = ("run", "shell", "fetch", "version")
+"""They say themselves what needs Linux, and can be done at a server."""
 INTERRUPTED = 130
 UNREAD = 141
 """Nobody reads our output any more: what a shell says of a program that SIGPIPE ended."""
@@ -29,6 +32,8 @@ def call(arguments: list[str]) -> int:
         if verb == "run" and (values := table.parse(run.OPTIONS, arguments[1:])) is not None:
             gc.disable()  # until all is loaded (session.py): looking for garbage in it is in vain
             return run.run(**values)
+        if verb in VERBS and verb not in _ANYWHERE and not {"--help", "-h"} & set(arguments):
+            linux_only.check()
         from belljar.cli import app
 
         return app.call(arguments)

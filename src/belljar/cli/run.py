@@ -7,6 +7,7 @@ import stat
 import sys
 from typing import Any
 
+from belljar import linux_only
 from belljar.cli import network, numbers, there
 from belljar.cli.say import say
 from belljar.cli.table import Option
@@ -205,9 +206,10 @@ def _run(
     output: str | None,
     json: bool,
 ) -> int:
-    from belljar.cli import ahead
-
     if not where:
+        linux_only.check()
+        from belljar.cli import ahead
+
         ahead.begin(source, options)  # while the zygote boots, the rest is loaded
 
     from belljar.cli import verdict
@@ -221,7 +223,8 @@ def _run(
     except Interrupted as interrupt:
         return verdict.SIGNALLED + interrupt.signal
     finally:
-        ahead.abandon()
+        if not where:
+            ahead.abandon()
     if json:
         print(result.to_json(), flush=True)
     if options.get("need") and not json:
@@ -297,7 +300,8 @@ def standard_input(file: str | None, *, taken: bool) -> int | None:
     if file is not None:
         try:
             # Not to wait for the writer of a pipe: the code starts, and its input comes later.
-            descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            flags = linux_only.open_flags("O_RDONLY", "O_CLOEXEC", "O_NONBLOCK")
+            descriptor = os.open(file, flags)
         except OSError as error:
             raise InvalidRequest(f"--stdin: {file!r}: {error.strerror}") from error
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -18,7 +19,11 @@ from belljar.settings import Settings
 if TYPE_CHECKING:
     from belljar import client
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Windows lacks the last, and its event loops have no handlers: an interrupt is an exception there.
+SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+SIGPIPE = 13
 INTERRUPTED_S = 0.5
 """How long output is still waited for after an interrupt: its reader may have stopped reading."""
 
@@ -52,7 +57,7 @@ def execute(
         if output:
             output.close(wait_s=wait_s)
     if output and output.broken:
-        raise Interrupted(signal.SIGPIPE)
+        raise Interrupted(SIGPIPE)
     return result
 
 
@@ -78,9 +83,10 @@ async def _execute(
             task.cancel()
 
     for number in SIGNALS:
-        loop.add_signal_handler(number, stop, number)
+        with contextlib.suppress(NotImplementedError):
+            loop.add_signal_handler(number, stop, number)
     if output:
-        output.on_broken = lambda: _from_thread(loop, stop, signal.SIGPIPE)
+        output.on_broken = lambda: _from_thread(loop, stop, SIGPIPE)
         options["on_output"] = output.put
     progress = Bar(title="building the environment")
     jar: aio.Belljar | client.Belljar

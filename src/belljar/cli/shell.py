@@ -135,8 +135,9 @@ def shell(
         from belljar.cli.files import make_folder
 
         make_folder("--pictures", pictures)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _stop)
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):  # Windows has but the first
+            signal.signal(getattr(signal, name), _stop)
     try:
         return _shell(options, there.place(url, key), pictures=pictures, images=images)
     except _Stopped as stopped:

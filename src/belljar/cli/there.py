@@ -45,7 +45,7 @@ def _read(descriptor: int) -> bytes:
     """To its end, but not from a terminal: nobody there knows that it is waited for."""
     if os.isatty(descriptor):
         return b""
-    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+    if stat.S_ISFIFO(os.fstat(descriptor).st_mode) and hasattr(os, "set_blocking"):
         os.set_blocking(descriptor, True)
     content = bytearray()
     while part := os.read(descriptor, 1 << 16):

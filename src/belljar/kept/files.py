@@ -21,6 +21,7 @@ from belljar.errors import InvalidRequest, SandboxFileError, SandboxFileMissing
 from belljar.kept import entries
 from belljar.kept.content import PIECE, Reader, Writer, ask, let_go
 from belljar.kept.entries import FileChange, FileInfo, garbled, yes
+from belljar.linux_only import open_flags
 from belljar.model import GIB, MIB
 
 READ_BYTES = 64 * MIB
@@ -229,8 +230,8 @@ class Files:
         async with self.open(path) as reader:
             self._check_size(reader.size, most_bytes)
             partial = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}.part")
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            file = os.open(partial, flags, 0o666)
+            new = ("O_WRONLY", "O_CREAT", "O_EXCL", "O_NOFOLLOW", "O_CLOEXEC")
+            file = os.open(partial, open_flags(*new), 0o666)
             try:
                 try:
                     size = await self._save(reader, file, most_bytes)
@@ -347,7 +348,7 @@ def _write_all(file: int, pieces: Iterable[bytes]) -> None:
 
 
 def _open_local(path: str | os.PathLike[str]) -> int:
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = os.open(path, open_flags("O_RDONLY", "O_NONBLOCK", "O_CLOEXEC"))
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise InvalidRequest(f"{os.fspath(path)!r} is not a file", hint="upload takes files only")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
@@ -17,6 +16,8 @@ from belljar.policy.variables import check_variables
 from belljar.trail.entry import Entry
 
 SHELL = ("/bin/bash", "-c")
+SIGKILL = 9
+"""As in the sandbox; a client's own system may have none."""
 SEARCH = ("/usr/bin/env",)
 _EVENT_BYTES = 200
 """What holding a piece of output takes beside it: a program may print byte by byte."""
@@ -92,7 +93,7 @@ class Process:
     async def close_stdin(self) -> None:
         await self._conversation.send(self.process_id, b"")
 
-    async def kill(self, number: int = signal.SIGKILL) -> None:
+    async def kill(self, number: int = SIGKILL) -> None:
         """Signals the program and everything in its group; SIGKILL by default."""
         if self.running:
             try:
@@ -217,7 +218,7 @@ class Process:
             self._ended = event["ended"]
             self._conversation.ignore(self.process_id)
         elif "gone" in event:
-            self._ended = {"signal": int(signal.SIGKILL)}
+            self._ended = {"signal": SIGKILL}
         if self.pid:
             self._conclude()
         if self.on_end and not self.running:

@@ -13,9 +13,13 @@ bounded by wasmtime, output and files by us. Compiling happens in this process t
 interrupted, which is why the size of a module is bounded.
 """
 
-from belljar.engines.wasm.wasi.memory import Memory
+from belljar import linux_only
 
-from .instance import Instance
-from .module import Module, ModuleResult, ModuleStatus, with_memory
+linux_only.check()  # before what cannot be loaded elsewhere
+
+from belljar.engines.wasm.wasi.memory import Memory  # noqa: E402
+
+from .instance import Instance  # noqa: E402
+from .module import Module, ModuleResult, ModuleStatus, with_memory  # noqa: E402
 
 __all__ = ["Instance", "Memory", "Module", "ModuleResult", "ModuleStatus", "with_memory"]

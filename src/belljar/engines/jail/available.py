@@ -6,9 +6,9 @@ import errno
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
+from belljar import linux_only
 from belljar.engines.base import Missing
 from belljar.runtimes.interpreter import base_interpreter
 from belljar.settings import Settings
@@ -41,8 +41,8 @@ except OSError:
 
 def why_not(settings: Settings) -> Missing | None:
     """Reads a few files. A filter in the way (a container's) is asked, without any effect."""
-    if sys.platform != "linux":
-        return Missing(why=f"this is {sys.platform}, not Linux", hint="use engine='docker' there")
+    if elsewhere := linux_only.why():
+        return Missing(why=elsewhere, hint=linux_only.what_to_do())
     why = _problem()
     if not why:
         return None

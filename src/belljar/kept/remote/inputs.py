@@ -45,7 +45,7 @@ def _files(name: str, path: Path) -> list[tuple[str, Path]]:
             hint="a text or a Path is a path on this machine; give content as bytes",
         )
     return [
-        (f"{name}/{found.relative_to(path)}", found)
+        (f"{name}/{found.relative_to(path).as_posix()}", found)
         for found in sorted(path.rglob("*"))
         if found.is_file() and not found.is_symlink()
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from belljar.client import results
 from belljar.client.connection import Connection, Told
 from belljar.errors import BelljarError, InvalidRequest, ServerRefused
-from belljar.kept.processes import Process
+from belljar.kept.processes import SIGKILL, Process
 from belljar.model import Limits, Result
 
 _STREAMS = {"stdout": 1, "stderr": 2}
@@ -75,7 +74,7 @@ class RemoteProcess(Process):
     async def close_stdin(self) -> None:
         await self._say("stdin", {"close": True})
 
-    async def kill(self, number: int = signal.SIGKILL) -> None:
+    async def kill(self, number: int = SIGKILL) -> None:
         if self.running:
             await self._say("signal", {"number": int(number)})
 
