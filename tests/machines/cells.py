@@ -81,6 +81,13 @@ def in_container(options: str, home: str) -> Callable[[str], str]:
     return wrap
 
 
+_ADVISED = (
+    "echo 'alice ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/alice; "
+    f"{as_user(f'{BIN}/belljar doctor --fix --yes')}; "
+    "status=$?; rm /etc/sudoers.d/alice; exit $status"
+)
+"""What doctor says to type, typed by somebody who may use sudo."""
+
 CELLS = {
     cell.name: cell
     for cell in (
@@ -92,5 +99,7 @@ CELLS = {
         Cell(
             "docker-user", "a user in Docker", in_container("--user 1000", "alice"), _START_DOCKER
         ),
+        # The last one: what it changes holds for every session after it.
+        Cell("user-advised", "a user, as doctor advised", as_user, _ADVISED),
     )
 }

@@ -31,6 +31,7 @@ BASE = (
 DOCKER = ("docker.io", "iptables")
 SESSIONS = ("root", "user", "user-service", "user-scope")
 CONTAINERS = ("docker-root", "docker-user")
+ADVISED = ("user-advised",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +46,16 @@ class Guest:
     packages: tuple[str, ...] = ()
     image: tuple[str, ...] = ()
     """What a container image made from the same archive holds beside its essential packages."""
+    restricts: bool = False
+    """Whether a stock system keeps ordinary users from namespaces until somebody allows it."""
     may_be_stale: bool = False
     """A suite that is rewritten daily: a mirror may hold a release file past its date. Its
     signature is checked all the same."""
 
     @property
     def cells(self) -> tuple[str, ...]:
-        return (*SESSIONS, *CONTAINERS) if self.image else SESSIONS
+        containers = CONTAINERS if self.image else ()
+        return (*SESSIONS, *containers, *(ADVISED if self.restricts else ()))
 
     @property
     def includes(self) -> tuple[str, ...]:
@@ -92,6 +96,7 @@ GUESTS = {
             components=("main", "universe"),
             packages=("python3", "python3-venv", "linux-image-virtual"),
             image=("python3", "ca-certificates"),
+            restricts=True,
         ),
         Guest(
             name="jammy",

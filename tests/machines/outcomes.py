@@ -42,10 +42,10 @@ def doctor(printed: str) -> Outcome:
         f"doctor: {control['name']} ({control['mechanism']}): {control['hint']}"
         for control in wrong
     ]
-    essential = [control["name"] for control in wrong if control["essential"]]
+    essential = dict.fromkeys(control["name"] for control in wrong if control["essential"])
     if not found["ok"]:
         return Outcome(f"✗ {', '.join(essential)}", False, tuple(reasons[:REASONS]))
-    reduced = [control["name"] for control in wrong]
+    reduced = dict.fromkeys(control["name"] for control in wrong)
     said = f"✓, reduced: {', '.join(reduced)}" if reduced else "✓"
     return Outcome(said, True, tuple(reasons[:REASONS]))
 
