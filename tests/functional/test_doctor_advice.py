@@ -76,6 +76,25 @@ def test_fix_shows_a_file_writes_it_and_tries_again() -> None:
     assert rest.endswith("user.max_user_namespaces = 31000\n")  # what a boot would make of it
 
 
+@pytest.mark.parametrize("kind", ["mnt", "pid", "net", "ipc", "uts", "cgroup"])
+def test_fix_raises_the_limit_that_is_too_low_and_no_other(kind: str) -> None:
+    """Defect: user.max_user_namespaces was blamed for every kind, and lowered."""
+    limits = "/proc/sys/user/max_user_namespaces", f"/proc/sys/user/max_{kind}_namespaces"
+    prepared = f"mount -t tmpfs none /etc/sysctl.d && echo 127000 > {limits[0]} && "
+    script = f"$belljar doctor --fix --yes && ls /etc/sysctl.d && cat {' '.join(limits)}"
+    done = own_place(f"echo 0 > {limits[1]} && {script}", prepared=prepared)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("Done: ") == 1
+    written = f"zz-belljar-max_{kind}_namespaces.conf"
+    assert done.stdout.endswith(f"{written}\n127000\n31000\n"), done.stdout
+
+
+def test_a_run_names_the_limit_that_is_too_low() -> None:
+    low = "mount -t tmpfs none /etc/sysctl.d && echo 0 > /proc/sys/user/max_uts_namespaces && "
+    done = own_place("$belljar run --engine jail -c 'print(1)'", prepared=low)
+    assert "sysctl -w user.max_uts_namespaces=31000" in done.stderr
+
+
 def test_fix_finds_nothing_where_nothing_is_wrong() -> None:
     working = "mount -t tmpfs none /etc/sysctl.d && "
     done = own_place("$belljar doctor --fix --yes; ls /etc/sysctl.d", prepared=working)
@@ -270,7 +289,7 @@ def test_apparmor_is_mended_by_the_coarser_choice(restricted: None) -> None:
 
 def test_declining_everything_changes_nothing(restricted: None) -> None:
     told = at_a_terminal([*BELLJAR, "doctor", "--fix"], ["n", "n"])
-    assert "Nothing was changed." in told and "does not work here" in told
+    assert "Left as it is" in told and "does not work here" in told
     assert sysctl(APPARMOR) == "1" and not works()
 
 

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from belljar.engines.jail import advice, available, checks, remedies, trials
-from belljar.engines.jail.advice import APPARMOR, CLONE, MAX_NAMESPACES, Facts
+from belljar.engines.jail.advice import APPARMOR, CLONE, Facts
 
+USERS, *OTHERS = available.LIMITS
+PLENTY = dict.fromkeys(available.LIMITS, "96349")
 ORDINARY = Facts(uid=1000, release=(6, 8))
 ROOT = Facts(uid=0, release=(6, 8), privileged=True)
 UBUNTU = Facts(
@@ -38,8 +40,10 @@ OPTIONS = "docker run --security-opt seccomp=unconfined --security-opt apparmor=
 @pytest.mark.parametrize(
     ("code", "known", "words"),
     [
-        (errno.ENOSPC, ORDINARY, "sudo sysctl -w user.max_user_namespaces=31000"),
-        (errno.ENOSPC, ROOT, ": sysctl -w user.max_user_namespaces=31000.*doctor --fix"),
+        (0, facts(ORDINARY, sysctls={USERS: "0"}), f"sudo sysctl -w {USERS}=31000"),
+        (0, facts(ROOT, sysctls={USERS: "0"}), f": sysctl -w {USERS}=31000.*doctor --fix"),
+        (errno.ENOSPC, facts(ROOT, sysctls=PLENTY), f"sysctl -w {USERS}=192698"),
+        (errno.ENOSPC, ORDINARY, "not by a limit of this user namespace"),
         (
             errno.EPERM,
             facts(ORDINARY, sysctls={CLONE: "0"}),
@@ -117,12 +121,34 @@ def test_on_an_old_kernel_the_jail_is_refused_with_that_hint(
 
 def test_switched_off_comes_before_what_it_hides() -> None:
     """One obstacle at a time: after the first is gone doctor looks again."""
-    both = facts(UBUNTU, sysctls={APPARMOR: "1", MAX_NAMESPACES: "0"})
+    both = facts(UBUNTU, sysctls={APPARMOR: "1", USERS: "0"})
     assert "max_user_namespaces=31000" in advice.hint(errno.ENOSPC, both)
     found = advice.obstacle_for(errno.ENOSPC, both)
     assert found and [one.path for one in found.remedies] == [
         "/etc/sysctl.d/zz-belljar-max_user_namespaces.conf"
     ]
+
+
+@pytest.mark.parametrize("limit", OTHERS)
+@pytest.mark.parametrize("value", [0, 40])
+def test_the_limit_that_is_too_low_is_named_whatever_its_kind(limit: str, value: int) -> None:
+    """The kernel answers ENOSPC for each of them."""
+    low = facts(ORDINARY, sysctls={**PLENTY, limit: str(value)})
+    assert f"sysctl -w {limit}=31000" in advice.hint(errno.ENOSPC, low)
+    found = advice.obstacle_for(errno.ENOSPC, low)
+    assert found and found.name == limit
+    assert found.remedies[0].unload == ("sysctl", "-w", f"{limit}={value}")
+
+
+@pytest.mark.parametrize("value", [1, 30_999, 31_000, 127_000, 1 << 30, (1 << 31) - 1])
+def test_no_limit_is_ever_lowered(value: int) -> None:
+    same = facts(ROOT, sysctls=dict.fromkeys(available.LIMITS, str(value)))
+    found = advice.obstacle_for(errno.ENOSPC, same)
+    if found is None:
+        assert value >= 1 << 30
+        return
+    written = re.search(r"^user.* = (\d+)$", found.remedies[0].content, re.MULTILINE)
+    assert written and int(written[1]) > value
 
 
 def test_inside_a_container_no_file_is_offered() -> None:
@@ -188,7 +214,7 @@ def test_settings_that_others_made_are_named(
     hardening.write_text("# no\nuser/max_user_namespaces=0\n")
     (tmp_path / "10-other.conf").write_text("kernel.dmesg_restrict = 1\n")
     monkeypatch.setattr(remedies, "_SETTINGS", (str(tmp_path),))
-    remedy = remedies.sysctl_file(MAX_NAMESPACES, "31000", old="0")
+    remedy = remedies.sysctl_file(USERS, "31000", old="0")
     assert f"overrides {hardening}." in remedy.consequence
     assert Path(remedy.path).name > hardening.name  # files are read in this order
 

@@ -20,7 +20,7 @@ Ask = Callable[[str], bool]
 
 
 def fix(look: Look, *, yes: bool) -> None:
-    """Until `look` finds nothing more, or nothing that somebody agrees to."""
+    """Until `look` finds nothing more, or something that is not mended."""
     if not yes and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InvalidRequest(
             "--fix asks before it writes, and there is nobody to ask",
@@ -29,10 +29,12 @@ def fix(look: Look, *, yes: bool) -> None:
     obstacle = look()
     if not obstacle:
         print("Nothing that stops sandboxes here can be mended by a file.\n")
-    while obstacle:
+    mended: set[str] = set()
+    while obstacle and obstacle.name not in mended:
         print(f"{obstacle.what}.\n")
         if not _mend(obstacle, look, (lambda _: True) if yes else _agrees):
             return
+        mended.add(obstacle.name)
         obstacle = look()
 
 
@@ -46,12 +48,12 @@ def _mend(obstacle: Obstacle, look: Look, ask: Ask) -> bool:
         old = _content(remedy)
         _apply(remedy, old)
         left = look()
-        if left is None or left.what != obstacle.what:
+        if left is None or left.name != obstacle.name:
             print(f"Done: {remedy.path}\n")
             return True
         _take_back(remedy, old, loaded=True)
         print(f"That did not help, so {remedy.path} is as it was.\n")
-    print("Nothing was changed.\n")
+    print(f"Left as it is: {obstacle.what}.\n")
     return False
 
 

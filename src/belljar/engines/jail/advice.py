@@ -17,11 +17,12 @@ from belljar.runtimes.interpreter import base_interpreter
 from . import available, userns
 from .remedies import Obstacle, Remedy, apparmor_profile, sysctl_file
 
-MAX_NAMESPACES = "user.max_user_namespaces"
 CLONE = "kernel.unprivileged_userns_clone"
 APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
-_NAMESPACES = "31000"
+_NAMESPACES = 31_000
 """About what a machine with 8 GB allows by itself."""
+_MOST = 0x7FFF_FFFF
+"""The largest limit there is. A new user namespace has it: only those around it limit then."""
 _CONTAINERS = {
     "/.dockerenv": "docker",
     "/run/.containerenv": "podman",
@@ -40,6 +41,7 @@ _NEWER_KERNELS = {
     " bullseye-backports is among apt's sources (Debian 12 has one anyway)",
     ("ubuntu", "20.04"): "sudo apt install linux-generic-hwe-20.04 installs one",
 }
+_USED_UP = (errno.ENOSPC, errno.EUSERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +71,7 @@ class Facts:
 
 def gather() -> Facts:
     status = Path("/proc/self/status").read_text()
-    names = (MAX_NAMESPACES, CLONE, APPARMOR)
+    names = (*available.LIMITS, CLONE, APPARMOR)
     paths = {name: Path("/proc/sys", *name.split(".")) for name in names}
     uid, capabilities = os.geteuid(), userns.effective_capabilities()
     privileged = userns.is_privileged(uid, capabilities)
@@ -118,6 +120,8 @@ def hint(code: int, facts: Facts, *, own: str = "") -> str:
         return too_old(facts)
     if setting := _setting(code, facts):
         return _about_setting(*setting, facts)
+    if code in _USED_UP:
+        return "namespaces are used up, and not by a limit of this user namespace: see the host's"
     if facts.stuck:
         return (
             f"{_contained(facts, '--user 1000:1000')}, or as root with --cap-add SETUID"
@@ -148,7 +152,11 @@ def own_uid(facts: Facts) -> str:
 
 
 def _about_setting(name: str, value: str, facts: Facts) -> str:
-    off = "user namespaces are used up or off" if name == MAX_NAMESPACES else "for root only here"
+    now = facts.sysctls.get(name, "")
+    if name == CLONE:
+        off = "user namespaces are for root only here"
+    else:
+        off = f"{name} is 0" if now == "0" else f"{name} = {now} may be used up"
     root = "" if facts.uid == 0 and not facts.container else "sudo "
     command = f"{root}sysctl -w {name}={value}"
     if facts.container:
@@ -194,12 +202,13 @@ def obstacle_for(code: int, facts: Facts) -> Obstacle | None:
         return None
     if setting := _setting(code, facts):
         name, value = setting
-        old = facts.sysctls.get(name, value)
-        what = f"{name} is {old}" if old == "0" else f"{name} = {old} is used up"
-        return Obstacle(what=what, remedies=(sysctl_file(name, value, old=old),))
+        old = facts.sysctls[name]
+        what = f"{name} is {old}" if old == "0" else f"{name} = {old} may be used up"
+        return Obstacle(name=name, what=what, remedies=(sysctl_file(name, value, old=old),))
     if facts.restricted and not facts.filtered:
         coarse = sysctl_file(APPARMOR, "0", old=facts.sysctls.get(APPARMOR, "1"))
         return Obstacle(
+            name=APPARMOR,
             what="AppArmor keeps user namespaces from ordinary users",
             remedies=(*_profiles(facts), coarse),
         )
@@ -208,9 +217,11 @@ def obstacle_for(code: int, facts: Facts) -> Obstacle | None:
 
 def _setting(code: int, facts: Facts) -> tuple[str, str] | None:
     """A setting of the kernel that is in the way, and the value that it should have."""
-    none_left = facts.sysctls.get(MAX_NAMESPACES) == "0"
-    if none_left or code in (errno.ENOSPC, errno.EUSERS):
-        return MAX_NAMESPACES, _NAMESPACES
+    limits = {name: int(facts.sysctls[name]) for name in available.LIMITS if name in facts.sysctls}
+    lowest = min(limits, key=limits.__getitem__, default="")
+    if lowest and (limits[lowest] == 0 or code in _USED_UP):
+        higher = max(_NAMESPACES, 2 * limits[lowest])
+        return (lowest, str(higher)) if higher <= _MOST else None
     if not facts.privileged and facts.sysctls.get(CLONE) == "0":
         return CLONE, "1"
     return None

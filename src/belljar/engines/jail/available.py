@@ -17,6 +17,11 @@ from . import userns
 
 OLDEST = (5, 12)
 """Linux with mount_setattr; the other calls are older."""
+LIMITS = tuple(
+    f"user.max_{kind}_namespaces" for kind in ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
+)
+"""How many namespaces there may be, by kind: the jail makes one of each. The kernel does not say
+which of them is used up."""
 _UNSHARE_NOTHING = 0x0040_0000
 """CLONE_DETACHED: unshare knows no such flag and refuses before it does anything."""
 _TRY_S = 10.0
@@ -61,8 +66,9 @@ def _problem() -> str:
     release = os.uname().release
     if parse_release(release) < OLDEST:
         return f"Linux {release} is too old, it takes {OLDEST[0]}.{OLDEST[1]} or newer"
-    if _sysctl("user/max_user_namespaces") == "0":
-        return "user namespaces are switched off"
+    for limit in LIMITS:
+        if _sysctl(limit.replace(".", "/")) == "0":
+            return f"{limit} is 0"
     uid, capabilities = os.geteuid(), userns.effective_capabilities()
     if "\nSeccomp:\t2" in _read("/proc/self/status") and _filtered():
         return "a system-call filter refuses user namespaces, as containers have it"

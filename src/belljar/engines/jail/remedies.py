@@ -7,8 +7,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from .available import LIMITS
+
 _SETTINGS = ("/etc/sysctl.conf", "/etc/sysctl.d", "/run/sysctl.d", "/usr/lib/sysctl.d")
 _CONSEQUENCES = {
+    **dict.fromkeys(LIMITS, "Every user of this machine may then have that many."),
     "user.max_user_namespaces": "Every user of this machine may then make user namespaces.",
     "kernel.unprivileged_userns_clone": "Every user of this machine may then make them.",
     "kernel.apparmor_restrict_unprivileged_userns": (
@@ -37,6 +40,8 @@ class Remedy:
 class Obstacle:
     """What stops sandboxes here, and alternatives to mend it for good, the best first."""
 
+    name: str
+    """Tells it from others, whatever it is said to be: `what` may have a value in it."""
     what: str
     remedies: tuple[Remedy, ...]
 
