@@ -139,6 +139,44 @@ def test_what_does_not_help_is_taken_back() -> None:
     assert "No such file" in done.stderr or "cannot access" in done.stderr
 
 
+# Ubuntu's restriction on a kernel without it: the file of the setting is one of ours, and only that
+# decides what `look` finds. The argument is what loads profiles, if anything does.
+RESTRICTED = """
+import sys
+from pathlib import Path
+from belljar.cli.fix import fix
+from belljar.engines.jail import advice
+from belljar.engines.jail.advice import APPARMOR, Facts
+
+switch, parser = Path("/proc/sys", *APPARMOR.split(".")), sys.argv[1]
+def look():
+    if switch.read_text().strip() == "0":
+        return None
+    facts = Facts(uid=1000, release=(6, 8), sysctls={APPARMOR: "1"}, restricted=True,
+        interpreter="/usr/bin/python3.12", apparmor_parser=parser)
+    return advice.obstacle_for(1, facts)
+fix(look, yes=True)
+"""
+SETTINGS_OF_OUR_OWN = (
+    "mount -t tmpfs none /etc/sysctl.d && mount -t tmpfs none /etc/apparmor.d &&"
+    " mount -t tmpfs none /proc/sys/kernel &&"
+    f" echo 1 > /proc/sys/{APPARMOR.replace('.', '/')} && "
+)
+
+
+@pytest.mark.parametrize("parser", ["/bin/true", ""])
+def test_yes_never_switches_a_protection_off(parser: str) -> None:
+    """Neither where a profile does not help nor where none can be loaded."""
+    if not Path("/etc/apparmor.d").is_dir():
+        pytest.skip("needs /etc/apparmor.d")
+    script = shlex.join([sys.executable, "-c", RESTRICTED, parser])
+    left = f"cat /proc/sys/{APPARMOR.replace('.', '/')}; ls /etc/sysctl.d /etc/apparmor.d"
+    done = own_place(f"{script}; {left}", prepared=SETTINGS_OF_OUR_OWN)
+    assert "--yes does not agree to this" in done.stdout, done.stdout + done.stderr
+    assert ("That did not help" in done.stdout) == bool(parser)
+    assert done.stdout.endswith("\n1\n/etc/apparmor.d:\n\n/etc/sysctl.d:\n"), done.stdout
+
+
 @pytest.mark.parametrize(("answer", "written"), [("n", False), ("y", True), ("", False)])
 def test_fix_asks_after_it_has_shown(answer: str, written: bool) -> None:
     need_own_place()

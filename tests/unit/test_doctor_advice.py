@@ -55,7 +55,7 @@ OPTIONS = "docker run --security-opt seccomp=unconfined --security-opt apparmor=
             "on the host, not in this container: sudo sysctl -w",
         ),
         (errno.EPERM, UBUNTU, "doctor --fix .*profile for /usr/bin/python3.12.*Every program"),
-        (errno.EPERM, facts(UBUNTU, apparmor_parser=""), "a setting of the kernel.*whole machine"),
+        (errno.EPERM, facts(UBUNTU, apparmor_parser=""), "install apparmor_parser.*whole machine"),
         (errno.EPERM, facts(ROOT, container="docker", filtered=True), OPTIONS),
         (errno.EPERM, facts(ROOT, container="podman"), "podman run.*--security-opt unmask=ALL"),
         (errno.ENOSYS, facts(ORDINARY, filtered=True), "seccomp=unconfined"),
@@ -166,6 +166,7 @@ def test_the_profile_comes_first_and_says_what_it_gives_away() -> None:
     assert "Every program that /usr/bin/python3.12 runs" in profile.consequence
     assert "whole machine" in coarse.consequence
     assert f"{APPARMOR} = 0" in coarse.content
+    assert coarse.coarse and not profile.coarse
     assert coarse.unload == ("sysctl", "-w", f"{APPARMOR}=1")
 
 

@@ -37,7 +37,9 @@ def doctor(
             "--fix", help="Mend what a file of this system can mend; shows it and asks first."
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="With --fix: do not ask.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="With --fix: do not ask. A whole protection stays on.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> int:
     """Try every part of the wall on this machine, and say what to do about what fails."""

@@ -16,7 +16,6 @@ from belljar.errors import InvalidRequest, Unavailable
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 Look = Callable[[], Obstacle | None]
-Ask = Callable[[str], bool]
 
 
 def fix(look: Look, *, yes: bool) -> None:
@@ -24,7 +23,7 @@ def fix(look: Look, *, yes: bool) -> None:
     if not yes and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InvalidRequest(
             "--fix asks before it writes, and there is nobody to ask",
-            hint="add --yes to agree to everything, or use a terminal",
+            hint="use a terminal, or add --yes",
         )
     obstacle = look()
     if not obstacle:
@@ -32,17 +31,20 @@ def fix(look: Look, *, yes: bool) -> None:
     mended: set[str] = set()
     while obstacle and obstacle.name not in mended:
         print(f"{obstacle.what}.\n")
-        if not _mend(obstacle, look, (lambda _: True) if yes else _agrees):
+        if not _mend(obstacle, look, yes=yes):
             return
         mended.add(obstacle.name)
         obstacle = look()
 
 
-def _mend(obstacle: Obstacle, look: Look, ask: Ask) -> bool:
+def _mend(obstacle: Obstacle, look: Look, *, yes: bool) -> bool:
     """With the first remedy that is agreed to and helps. One that does not help is taken back."""
     for remedy in obstacle.remedies:
         _show(remedy)
-        if not ask("Write this file?"):
+        if yes and remedy.coarse:
+            print("--yes does not agree to this: belljar doctor --fix asks, in a terminal.\n")
+            continue
+        if not yes and not _agrees("Write this file?"):
             print()
             continue
         old = _content(remedy)

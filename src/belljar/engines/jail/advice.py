@@ -15,10 +15,9 @@ from pathlib import Path
 from belljar.runtimes.interpreter import base_interpreter
 
 from . import available, userns
-from .remedies import Obstacle, Remedy, apparmor_profile, sysctl_file
+from .remedies import APPARMOR, Obstacle, Remedy, apparmor_profile, sysctl_file
 
 CLONE = "kernel.unprivileged_userns_clone"
-APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
 _NAMESPACES = 31_000
 """About what a machine with 8 GB allows by itself."""
 _MOST = 0x7FFF_FFFF
@@ -130,7 +129,7 @@ def hint(code: int, facts: Facts, *, own: str = "") -> str:
     if facts.container or facts.filtered:
         return _contained(facts)
     if obstacle := obstacle_for(code, facts):
-        return _about_apparmor(obstacle)
+        return _about_apparmor(obstacle, facts)
     return own
 
 
@@ -164,8 +163,14 @@ def _about_setting(name: str, value: str, facts: Facts) -> str:
     return f"{off}: {command}. To keep it after a reboot: belljar doctor --fix"
 
 
-def _about_apparmor(obstacle: Obstacle) -> str:
+def _about_apparmor(obstacle: Obstacle, facts: Facts) -> str:
     best = obstacle.remedies[0]
+    if not facts.apparmor_parser:
+        return (
+            "install apparmor_parser (the package apparmor), with which belljar doctor --fix can"
+            f" write a profile for {facts.interpreter}. Without it there is only {best.what}."
+            f" {best.consequence}"
+        )
     return f"belljar doctor --fix shows and writes {best.what}. {best.consequence}"
 
 

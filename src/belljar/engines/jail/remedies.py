@@ -9,12 +9,13 @@ from pathlib import Path
 
 from .available import LIMITS
 
+APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
 _SETTINGS = ("/etc/sysctl.conf", "/etc/sysctl.d", "/run/sysctl.d", "/usr/lib/sysctl.d")
 _CONSEQUENCES = {
     **dict.fromkeys(LIMITS, "Every user of this machine may then have that many."),
     "user.max_user_namespaces": "Every user of this machine may then make user namespaces.",
     "kernel.unprivileged_userns_clone": "Every user of this machine may then make them.",
-    "kernel.apparmor_restrict_unprivileged_userns": (
+    APPARMOR: (
         "Every program of every user may then make user namespaces: this switches the protection"
         " off for the whole machine."
     ),
@@ -34,6 +35,8 @@ class Remedy:
     """Undoes `load`, while the file is still there."""
     consequence: str
     """What changes for others than Belljar."""
+    coarse: bool = False
+    """It switches a protection off for the whole machine: only a person may agree to that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +108,7 @@ def sysctl_file(name: str, value: str, *, old: str) -> Remedy:
         load=("sysctl", "-p", path),
         unload=("sysctl", "-w", f"{name}={old}"),
         consequence=consequence,
+        coarse=name == APPARMOR,
     )
 
 
