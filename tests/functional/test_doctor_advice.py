@@ -115,12 +115,17 @@ def test_fix_is_for_people_and_for_the_jail(option: str) -> None:
     assert done.stdout == "125\n" and "--fix" in done.stderr
 
 
-def sysctl_that_ends_with(status: int) -> str:
+def sysctl_that_does(script: str) -> str:
     """A part of a script: another program in its place, which sets nothing."""
+    program = shlex.quote(f"#!/bin/sh\n{script}\n")
     return (
-        f"mount -t tmpfs none /tmp && printf '#!/bin/sh\\nexit {status}\\n' > /tmp/sysctl &&"
+        f"mount -t tmpfs none /tmp && printf %s {program} > /tmp/sysctl &&"
         " chmod +x /tmp/sysctl && mount --bind /tmp/sysctl $(which sysctl) && "
     )
+
+
+def sysctl_that_ends_with(status: int) -> str:
+    return sysctl_that_does(f"exit {status}")
 
 
 def test_what_cannot_be_loaded_is_taken_back() -> None:
@@ -130,6 +135,43 @@ def test_what_cannot_be_loaded_is_taken_back() -> None:
     assert done.stdout == "125\n" and "sysctl -p" in done.stderr, done.stderr
     done = own_place(f"echo '# mine' > {SETTING}; {sysctl_that_ends_with(1)} {failing}")
     assert done.stdout == "125\n# mine\n"
+
+
+def test_what_was_there_is_put_back_byte_by_byte() -> None:
+    """Also where it is no text, and with its mode."""
+    there = f"printf '\\377\\n' > {SETTING}; chmod 600 {SETTING}; "
+    failing = f"$belljar doctor --fix --yes >/dev/null; stat -c %a {SETTING}; od -An -tx1 {SETTING}"
+    done = own_place(there + sysctl_that_ends_with(1) + failing)
+    assert done.stdout == "600\n ff 0a\n", done.stderr
+
+
+def test_a_link_is_not_replaced() -> None:
+    place = f"echo mine > /etc/sysctl.d/there; ln -s there {SETTING}; "
+    done = own_place(
+        place + f"$belljar doctor --fix --yes; echo $?; cat {SETTING}; ls /etc/sysctl.d"
+    )
+    assert done.stdout.endswith(f"125\nmine\nthere\n{SETTING.name}\n"), done.stdout
+    assert "is not a plain file" in done.stderr
+
+
+def test_what_cannot_be_taken_back_is_said_after_what_failed_first() -> None:
+    """Loading fails, and by then /etc/sysctl.d is read-only."""
+    failing = "echo no good >&2; mount -o remount,ro /etc/sysctl.d; exit 1"
+    script = f"$belljar doctor --fix --yes >/dev/null; ls {SETTING}"
+    done = own_place(sysctl_that_does(failing) + script)
+    first, hint = done.stderr.splitlines()[:2]
+    assert first == f"belljar: sysctl -p {SETTING}: no good"
+    assert f"{SETTING} could not be taken back (rm" in hint and "Read-only" in hint
+    assert done.stdout == f"{SETTING}\n"
+
+
+def test_what_stays_in_force_is_said() -> None:
+    """It does not help, and cannot be unloaded either."""
+    script = f"$belljar doctor --fix --yes >/dev/null; echo $?; ls {SETTING}"
+    done = own_place(sysctl_that_does('test "$1" = -p') + script)
+    assert done.stdout == "125\n" and "did not help" in done.stderr, done.stdout
+    assert "what it set is still in force (sysctl -w" in done.stderr
+    assert "could not be taken back" not in done.stderr
 
 
 def test_what_does_not_help_is_taken_back() -> None:
