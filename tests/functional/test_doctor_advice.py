@@ -337,7 +337,7 @@ def test_apparmor_is_mended_by_a_profile_of_the_interpreter(restricted: None) ->
     refused = ("user_namespaces", "filesystem", "processes_hidden", "sandbox")
     assert not any(before[name]["works"] for name in refused)
     assert "belljar doctor --fix" in before["user_namespaces"]["hint"]
-    assert f"Every program that {base_interpreter()}" in before["sandbox"]["hint"]
+    assert f"with {base_interpreter()}: every program" in before["sandbox"]["hint"]
     fixed = belljar("doctor", "--fix", "--yes")
     assert fixed.returncode == 0, fixed.stdout + fixed.stderr
     assert f'"{base_interpreter()}" flags=(unconfined)' in fixed.stdout.partition("Done:")[0]

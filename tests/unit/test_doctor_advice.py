@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import os
 import re
 import shutil
 import subprocess
@@ -54,7 +55,7 @@ OPTIONS = "docker run --security-opt seccomp=unconfined --security-opt apparmor=
             facts(ORDINARY, sysctls={CLONE: "0"}, container="docker"),
             "on the host, not in this container: sudo sysctl -w",
         ),
-        (errno.EPERM, UBUNTU, "doctor --fix .*profile for /usr/bin/python3.12.*Every program"),
+        (errno.EPERM, UBUNTU, "doctor --fix .*profile for /usr/bin/python3.12.*Every user"),
         (errno.EPERM, facts(UBUNTU, apparmor_parser=""), "install apparmor_parser.*whole machine"),
         (errno.EPERM, facts(ROOT, container="docker", filtered=True), OPTIONS),
         (errno.EPERM, facts(ROOT, container="podman"), "podman run.*--security-opt unmask=ALL"),
@@ -107,8 +108,6 @@ def test_on_an_old_kernel_the_jail_is_refused_with_that_hint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Defect seen on 5.10: a clear message and nothing to do about it."""
-    import os
-
     from belljar import Settings
 
     here = os.uname()
@@ -163,17 +162,42 @@ def test_the_profile_comes_first_and_says_what_it_gives_away() -> None:
     profile, coarse = found.remedies
     assert profile.path == "/etc/apparmor.d/belljar.usr.bin.python3.12"
     assert 'belljar.usr.bin.python3.12 "/usr/bin/python3.12" flags=(unconfined)' in profile.content
-    assert "Every program that /usr/bin/python3.12 runs" in profile.consequence
+    assert re.search(
+        "Every user .* with /usr/bin/python3.12: .*programs start", profile.consequence
+    )
     assert "whole machine" in coarse.consequence
     assert f"{APPARMOR} = 0" in coarse.content
     assert coarse.coarse and not profile.coarse
     assert coarse.unload == ("sysctl", "-w", f"{APPARMOR}=1")
 
 
-def test_an_interpreter_that_the_user_can_replace_is_pointed_out() -> None:
-    own = facts(UBUNTU, interpreter="/home/a/.local/bin/python3.13", interpreter_is_ours=True)
+def test_an_interpreter_that_others_can_replace_is_pointed_out() -> None:
+    own = facts(UBUNTU, interpreter="/home/a/.local/bin/python3.13", replaceable="/home/a")
     found = advice.obstacle_for(errno.EPERM, own)
-    assert found and "You can replace that file" in found.remedies[0].consequence
+    assert found and "Others than root can change /home/a," in found.remedies[0].consequence
+
+
+def test_every_folder_above_the_interpreter_counts(tmp_path: Path) -> None:
+    """Root's interpreter in root's folder, below one that is another's, or anybody's."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to give files away")
+    interpreter = tmp_path / "a" / "b" / "python3"
+    interpreter.parent.mkdir(parents=True)
+    interpreter.touch()
+    for path in (interpreter, *interpreter.parents):
+        if path == tmp_path.parent:
+            break
+        path.chmod(0o755)
+    before = advice._replaceable(str(interpreter))
+    assert before == "" or Path(before) in tmp_path.parents
+    folder = interpreter.parent.parent
+    for uid, mode in ((65534, 0o755), (0, 0o777), (0, 0o775)):
+        os.chown(folder, uid, 0)
+        folder.chmod(mode)
+        assert advice._replaceable(str(interpreter)) == str(folder)
+    os.chown(folder, 0, 0)
+    folder.chmod(0o1777)  # nobody can rename what is another's there
+    assert advice._replaceable(str(interpreter)) == before
 
 
 ODD = ["/opt/my python/bin/python3", "/opt/{a,b}*/[x]^?/py\\thon", "/opt/ü/python3", '/o"p/python']
@@ -182,7 +206,7 @@ ODD = ["/opt/my python/bin/python3", "/opt/{a,b}*/[x]^?/py\\thon", "/opt/ü/pyth
 @pytest.mark.parametrize("interpreter", ["/usr/bin/python3.12", *ODD])
 def test_the_profile_is_one_for_apparmor(interpreter: str, tmp_path: Path) -> None:
     """Read by the parser itself, where there is one: the name and the exact path."""
-    profile = remedies.apparmor_profile(interpreter, parser="", replaceable=False)
+    profile = remedies.apparmor_profile(interpreter, parser="", replaceable="")
     assert profile and re.fullmatch(r"/etc/apparmor\.d/[A-Za-z0-9._-]+", profile.path)
     parser = shutil.which("apparmor_parser", path="/usr/sbin:/sbin:/usr/bin:/bin")
     if not parser:
@@ -198,14 +222,14 @@ def test_the_profile_is_one_for_apparmor(interpreter: str, tmp_path: Path) -> No
 
 def test_two_interpreters_never_share_a_profile() -> None:
     paths = ["/a/b_c", "/a_b/c", "/a/b/c", "/a b/c", "/a.b/c", *ODD]
-    found = [remedies.apparmor_profile(path, parser="", replaceable=False) for path in paths]
+    found = [remedies.apparmor_profile(path, parser="", replaceable="") for path in paths]
     names = [one.path for one in found if one]
     assert len(set(names)) == len(paths)
 
 
 def test_a_path_with_a_line_break_gets_no_profile() -> None:
     bad = "/opt/x\nprofile everything /** flags=(unconfined) { userns, }\n"
-    assert remedies.apparmor_profile(bad, parser="", replaceable=False) is None
+    assert remedies.apparmor_profile(bad, parser="", replaceable="") is None
 
 
 def test_settings_that_others_made_are_named(

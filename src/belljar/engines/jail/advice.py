@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,8 +60,8 @@ class Facts:
     sysctls: Mapping[str, str] = field(default_factory=dict)
     interpreter: str = "/usr/bin/python3"
     """What the zygote runs."""
-    interpreter_is_ours: bool = False
-    """This user can replace it."""
+    replaceable: str = ""
+    """The interpreter, or a folder above it, if others than root can change that."""
     apparmor_parser: str = ""
     restricted: bool = False
     """AppArmor keeps user namespaces from this user and this interpreter."""
@@ -75,7 +76,6 @@ def gather() -> Facts:
     uid, capabilities = os.geteuid(), userns.effective_capabilities()
     privileged = userns.is_privileged(uid, capabilities)
     interpreter = base_interpreter()
-    replaceable = os.access(interpreter, os.W_OK) or os.access(Path(interpreter).parent, os.W_OK)
     return Facts(
         uid=uid,
         release=available.parse_release(os.uname().release),
@@ -85,11 +85,21 @@ def gather() -> Facts:
         filtered="\nSeccomp:\t2" in status,
         sysctls={n: path.read_text().strip() for n, path in paths.items() if path.exists()},
         interpreter=interpreter,
-        interpreter_is_ours=uid != 0 and replaceable,
+        replaceable=_replaceable(interpreter),
         apparmor_parser=shutil.which("apparmor_parser", path=_SYSTEM_PATH) or "",
         restricted=not privileged and available.apparmor_refuses(),
         distribution=_distribution(),
     )
+
+
+def _replaceable(interpreter: str) -> str:
+    """Whoever may rename a folder on the way can put another interpreter there."""
+    for path in (interpreter, *map(str, Path(interpreter).parents)):
+        found = os.stat(path)
+        by_others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if found.st_uid != 0 or (by_others and not found.st_mode & stat.S_ISVTX):
+            return path
+    return ""
 
 
 def _container() -> str:
@@ -236,6 +246,6 @@ def _profiles(facts: Facts) -> tuple[Remedy, ...]:
     if not facts.apparmor_parser:
         return ()
     profile = apparmor_profile(
-        facts.interpreter, parser=facts.apparmor_parser, replaceable=facts.interpreter_is_ours
+        facts.interpreter, parser=facts.apparmor_parser, replaceable=facts.replaceable
     )
     return (profile,) if profile else ()

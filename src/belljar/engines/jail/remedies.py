@@ -49,7 +49,7 @@ class Obstacle:
     remedies: tuple[Remedy, ...]
 
 
-def apparmor_profile(interpreter: str, *, parser: str, replaceable: bool) -> Remedy | None:
+def apparmor_profile(interpreter: str, *, parser: str, replaceable: str) -> Remedy | None:
     """Confines nothing and allows user namespaces, as Ubuntu has it for browsers. It is tied to
     the path of the interpreter: AppArmor looks at what the zygote executes, and neither at the
     console script nor at a virtual environment's link to the interpreter. None if its path cannot
@@ -59,15 +59,19 @@ def apparmor_profile(interpreter: str, *, parser: str, replaceable: bool) -> Rem
     attached = re.sub(r'([\\*?\[\]{}^"])', r"\\\1", interpreter)
     name = _profile_name(interpreter)
     path = f"/etc/apparmor.d/{name}"
-    consequence = f"Every program that {interpreter} runs may then make them, not only Belljar."
+    consequence = (
+        f"Every user of this machine may then make them with {interpreter}: every program that it"
+        " runs, not only Belljar, and whatever those programs start."
+    )
     if replaceable:
-        consequence += " You can replace that file, so you can give this to any program."
+        consequence += f" Others than root can change {replaceable}, and so give it to any program."
     return Remedy(
         what=f"an AppArmor profile for {interpreter}",
         path=path,
         content=f"""\
 # Lets Belljar build sandboxes for users who are not root; written by "belljar doctor --fix".
-# Every program that this interpreter runs may make user namespaces with it, not only Belljar.
+# Every user may then make user namespaces with this interpreter: every program that it runs, not
+# only Belljar, and whatever those programs start.
 # To undo: apparmor_parser -R {path}, then delete this file.
 abi <abi/4.0>,
 include <tunables/global>
