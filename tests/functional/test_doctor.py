@@ -99,6 +99,12 @@ def test_trying_leaves_the_host_as_it_was() -> None:
     assert state() == before
 
 
+def test_few_open_files_are_enough() -> None:
+    """Defect: each trial left two of them open, and a wall that works was refused."""
+    status, findings = doctor(prefix=("sh", "-c", 'ulimit -n 40 && exec "$@"', "sh"))
+    assert status == 0, [item for item in findings["controls"] if not item["works"]]
+
+
 def test_namespaces_used_up_are_noticed() -> None:
     """In a user namespace that may make no further ones, the walls cannot be built."""
     if not shutil.which("unshare"):

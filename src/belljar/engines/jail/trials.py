@@ -238,39 +238,37 @@ def main() -> None:
 
 
 def _outcome(trial: Trial) -> dict[str, Any]:
-    answer_end, answer = os.pipe()
-    go_end, go = os.pipe()
     pid = 0
     try:
-        pid, _ = kernel.clone3(trial.namespaces)
-        if pid == 0:
-            os.close(go)
-            _child(trial, answer, go_end)
-        os.close(answer)
-        if trial.namespaces & _USER:
-            userns.write_zygote_map(pid, userns.ours())
-        os.write(go, b"g")
-        text = os.read(answer_end, 65536)
-        return json.loads(text or _DIED)  # type: ignore[no-any-return]
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            with theirs:
+                pid, _ = kernel.clone3(trial.namespaces)
+                if pid == 0:
+                    ours.close()
+                    _child(trial, theirs)
+            if trial.namespaces & _USER:
+                userns.write_zygote_map(pid, userns.ours())
+            ours.send(b"go")
+            return json.loads(ours.recv(65536) or _DIED)  # type: ignore[no-any-return]
     except OSError as error:
         return _failed(error)
     finally:
-        os.close(go)
         if pid:
             os.waitpid(pid, 0)
 
 
-def _child(trial: Trial, answer: int, go_end: int) -> None:
+def _child(trial: Trial, theirs: socket.socket) -> None:
     try:
-        if os.read(go_end, 1):
+        if theirs.recv(16):
             if trial.namespaces & _USER:
                 os.setresgid(0, 0, 0)
                 os.setresuid(0, 0, 0)
                 _use_privilege()
             outcome = {"works": True, "detail": trial.attempt()}
-            os.write(answer, json.dumps(outcome).encode())
+            theirs.send(json.dumps(outcome).encode())
     except OSError as error:
-        os.write(answer, json.dumps(_failed(error)).encode())
+        theirs.send(json.dumps(_failed(error)).encode())
     finally:
         os._exit(0)
 
