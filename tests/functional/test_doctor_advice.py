@@ -102,6 +102,31 @@ def test_fix_finds_nothing_where_nothing_is_wrong() -> None:
     assert "zz-belljar" not in done.stdout
 
 
+# Root's trials all succeed. They cannot be made here: over a /proc with a mount in it only the
+# machine's root may mount another.
+AS_ROOT = """
+from belljar.cli.fix import fix
+from belljar.engines.jail import checks
+checks._tried = list
+fix(checks.obstacle, yes=True)
+"""
+
+
+@pytest.mark.parametrize("sudo", [True, False])
+def test_fix_with_sudo_is_about_the_user_who_typed_it(sudo: bool) -> None:
+    """Root's sandboxes work where Debian's setting keeps user namespaces from everybody else."""
+    switch = f"/proc/sys/{CLONE.replace('.', '/')}"
+    prepared = (
+        "mount -t tmpfs none /etc/sysctl.d && mount -t tmpfs none /proc/sys/kernel &&"
+        f" echo 0 > {switch} && "
+    )
+    who = "SUDO_UID=65534" if sudo else "-u SUDO_UID"
+    script = f"env {who} {shlex.join([sys.executable, '-c', AS_ROOT])}; cat {switch}"
+    done = own_place(script, prepared=prepared)
+    assert done.stdout.endswith("\n1\n" if sudo else "\n0\n"), done.stdout + done.stderr
+    assert ("ask as an ordinary user about theirs" in done.stdout) != sudo
+
+
 def test_fix_writes_nothing_unasked() -> None:
     """Without a terminal there is nobody to ask."""
     done = own_place("$belljar doctor --fix; echo $?; ls /etc/sysctl.d")

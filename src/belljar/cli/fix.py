@@ -29,7 +29,10 @@ def fix(look: Look, *, yes: bool) -> None:
         )
     obstacle = look()
     if not obstacle:
-        print("Nothing that stops sandboxes here can be mended by a file.\n")
+        print("Nothing that stops sandboxes here can be mended by a file.")
+        if os.geteuid() == 0 and "SUDO_UID" not in os.environ:
+            print("That is about root's: ask as an ordinary user about theirs.")
+        print()
     mended: set[str] = set()
     while obstacle and obstacle.name not in mended:
         print(f"{obstacle.what}.\n")

@@ -69,11 +69,12 @@ class Facts:
     """ID and VERSION_ID of os-release."""
 
 
-def gather() -> Facts:
+def gather(user: int | None = None) -> Facts:
+    """About this process, or about one that root would start as another `user`."""
     status = Path("/proc/self/status").read_text()
     names = (*available.LIMITS, CLONE, APPARMOR)
     paths = {name: Path("/proc/sys", *name.split(".")) for name in names}
-    uid, capabilities = os.geteuid(), userns.effective_capabilities()
+    uid, capabilities = (user, 0) if user else (os.geteuid(), userns.effective_capabilities())
     privileged = userns.is_privileged(uid, capabilities)
     interpreter = base_interpreter()
     return Facts(
@@ -87,7 +88,7 @@ def gather() -> Facts:
         interpreter=interpreter,
         replaceable=_replaceable(interpreter),
         apparmor_parser=shutil.which("apparmor_parser", path=_SYSTEM_PATH) or "",
-        restricted=not privileged and available.apparmor_refuses(),
+        restricted=not privileged and available.apparmor_refuses(user),
         distribution=_distribution(),
     )
 

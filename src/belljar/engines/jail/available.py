@@ -82,16 +82,17 @@ def _problem() -> str:
     return ""
 
 
-def apparmor_refuses() -> bool:
-    """Asked of somebody without privileges. It depends on the program that asks: a profile of the
-    interpreter applies when the interpreter is executed, as for a zygote, and not to a console
-    script."""
+def apparmor_refuses(user: int | None = None) -> bool:
+    """Asked of somebody without privileges, or by root about such a `user`. It depends on the
+    program that asks: a profile of the interpreter applies when the interpreter is executed, as for
+    a zygote, and not to a console script."""
     restricted = _sysctl("kernel/apparmor_restrict_unprivileged_userns") not in ("", "0")
-    return restricted and not _namespaces_work()
+    return restricted and not _namespaces_work(user)
 
 
-def _namespaces_work() -> bool:
-    if base_interpreter() in _worked:
+def _namespaces_work(user: int | None) -> bool:
+    asker = (base_interpreter(), user)
+    if asker in _worked:
         return True
     try:
         asked = subprocess.run(
@@ -102,16 +103,20 @@ def _namespaces_work() -> bool:
             env={},
             cwd="/",
             timeout=_TRY_S,
+            user=user,
+            group=user,
+            extra_groups=None if user is None else (),
         )
     except (OSError, subprocess.SubprocessError):
         return False
     if asked.returncode == 0:
-        _worked.add(base_interpreter())
+        _worked.add(asker)
     return asked.returncode == 0
 
 
-_worked: set[str] = set()
-"""Interpreters that may. Those that may not are asked again: somebody may have mended it."""
+_worked: set[tuple[str, int | None]] = set()
+"""Interpreters that may, and whose. Those that may not are asked again: somebody may have mended
+it."""
 
 
 def _filtered() -> bool:

@@ -42,12 +42,18 @@ def controls() -> list[Control]:
 
 
 def obstacle() -> Obstacle | None:
-    """What stops sandboxes here, if the machine's configuration can be mended for good."""
+    """What stops sandboxes here, if the machine's configuration can be mended for good. Whoever
+    asks with sudo means their own: root's work where those of ordinary users are refused."""
     outcomes = _tried()
     if isinstance(outcomes, Control):
         return None
     failed = [told for trial, told in outcomes if not told["works"] and not trial.stand_in]
-    return advice.obstacle_for(failed[0]["errno"], advice.gather()) if failed else None
+    if failed:
+        return advice.obstacle_for(failed[0]["errno"], advice.gather())
+    user = os.environ.get("SUDO_UID", "")
+    if os.geteuid() != 0 or not user.isdecimal():
+        return None
+    return advice.obstacle_for(0, advice.gather(int(user)))
 
 
 def _tried() -> list[tuple[trials.Trial, dict[str, Any]]] | Control:
