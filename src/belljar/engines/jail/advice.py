@@ -41,6 +41,12 @@ _NEWER_KERNELS = {
     " bullseye-backports is among apt's sources (Debian 12 has one anyway)",
     ("ubuntu", "20.04"): "sudo apt install linux-generic-hwe-20.04 installs one",
 }
+_ROOM = {
+    errno.EAGAIN: "processes are used up: raise kernel.pid_max (sysctl) or this user's ulimit -u",
+    errno.ENOMEM: "the kernel has no memory left for another sandbox",
+    errno.EMFILE: "raise the limit of open files (ulimit -n) of this process",
+}
+"""By what the kernel answered, wherever."""
 _USED_UP = (errno.ENOSPC, errno.EUSERS)
 
 
@@ -128,6 +134,8 @@ def hint(code: int, facts: Facts, *, own: str = "") -> str:
     """What to do when the kernel answered `code`; `own` is the control's own advice."""
     if facts.release < available.OLDEST:
         return too_old(facts)
+    if code in _ROOM:
+        return _ROOM[code]
     if setting := _setting(code, facts):
         return _about_setting(*setting, facts)
     if code in _USED_UP:

@@ -23,12 +23,6 @@ from .launch import Launch
 START_S = 60.0
 DOCTOR_HINT = "belljar doctor shows which step this machine does not allow"
 ROOM_HINT = "raise the limit of open files (ulimit -n) of this process"
-_REFUSED = {
-    errno.EAGAIN: "processes are used up: raise kernel.pid_max (sysctl) or this user's ulimit -u",
-    errno.ENOMEM: "the kernel has no memory left for another sandbox",
-    errno.EMFILE: ROOM_HINT,
-}
-"""By what the kernel answered; anything else is no lack of room."""
 
 
 class Zygote:
@@ -140,7 +134,7 @@ class Zygote:
         if "error" in reply:
             raise EngineError(
                 f"the kernel refused a new sandbox at {reply['step']}: {reply['error']}",
-                hint=_REFUSED.get(reply["errno"]) or _what_to_do(reply["errno"]),
+                hint=_what_to_do(reply["errno"]),
             )
         return handles[0]
 

@@ -54,6 +54,8 @@ def _own_id() -> str:
 
 
 def _small_tmpfs() -> None:
+    if not os.path.isdir("/tmp"):
+        raise OSError(errno.ENOENT, "sandboxes are put together over /tmp: mkdir -m 1777 /tmp")
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE, None)
     kernel.mount("belljar", "/tmp", "tmpfs", kernel.MS_NOSUID, "size=64k,nr_inodes=16,mode=0755")
 
