@@ -162,6 +162,8 @@ def test_without_tmp_it_says_so() -> None:
     _, findings = doctor(prefix=prefix)
     hints = {item["mechanism"]: item["hint"] for item in findings["controls"]}
     assert "mkdir -m 1777 /tmp" in hints["pivot_root"]
+    assert "walled in" in hints["all of it together"]
+    assert "belljar doctor" not in hints["all of it together"]  # that is what was asked
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,13 @@ def test_fix_shows_a_file_writes_it_and_tries_again() -> None:
     assert rest.endswith("user.max_user_namespaces = 31000\n")  # what a boot would make of it
 
 
+def test_what_to_type_can_be_copied_from_a_narrow_terminal() -> None:
+    """Each hint is one line of output, whole."""
+    done = own_place("COLUMNS=80 $belljar doctor")
+    command = r"^  \d\. .*: sysctl -w user\.max_user_namespaces=31000\. .*doctor --fix$"
+    assert re.search(command, done.stdout, re.MULTILINE), done.stdout
+
+
 @pytest.mark.parametrize("kind", ["mnt", "pid", "net", "ipc", "uts", "cgroup"])
 def test_fix_raises_the_limit_that_is_too_low_and_no_other(kind: str) -> None:
     """Defect: user.max_user_namespaces was blamed for every kind, and lowered."""

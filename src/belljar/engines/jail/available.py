@@ -68,7 +68,7 @@ def _problem() -> str:
         return f"Linux {release} is too old, it takes {OLDEST[0]}.{OLDEST[1]} or newer"
     for limit in LIMITS:
         if _sysctl(limit.replace(".", "/")) == "0":
-            return f"{limit} is 0"
+            return "namespaces of a kind that sandboxes need are switched off"
     uid, capabilities = os.geteuid(), userns.effective_capabilities()
     if "\nSeccomp:\t2" in _read("/proc/self/status") and _filtered():
         return "a system-call filter refuses user namespaces, as containers have it"
