@@ -127,6 +127,25 @@ def test_few_open_files_are_enough() -> None:
     assert status == 0, [item for item in findings["controls"] if not item["works"]]
 
 
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [("open_tree", errno.ENOSYS), ("move_mount", errno.EPERM), ("close_range", errno.ENOSYS)],
+)
+def test_what_plain_sandboxes_do_without_is_not_essential(call: str, code: int) -> None:
+    status, findings = doctor(prefix=refusing(**{call: code}))
+    assert status == 0 and findings["controls"][-1]["works"]
+    assert findings["network"]["ready"] == (call == "close_range")
+
+
+@pytest.mark.parametrize("call", ["pidfd_open", "memfd_create"])
+def test_a_call_that_is_refused_is_not_taken_for_a_lack_of_room(call: str) -> None:
+    status, findings = doctor(prefix=refusing(**{call: errno.ENOSYS}))
+    first, *_, last = findings["controls"]
+    assert status == 1 and not first["works"] and not last["works"]
+    assert "ENOSYS" in first["hint"] and "SystemCallFilter=" in last["hint"]
+    assert "used up" not in last["hint"]
+
+
 def test_namespaces_used_up_are_noticed() -> None:
     """In a user namespace that may make no further ones, the walls cannot be built."""
     if not shutil.which("unshare"):

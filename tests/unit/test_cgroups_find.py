@@ -242,7 +242,10 @@ def test_v1_as_an_ordinary_user() -> None:
         detect(mounts=V1_MOUNTS, membership=V1_MEMBERSHIP, tree=PaperTree({}), uid=1000)
     )
     assert "uid 1000" in answer.reason
-    assert "root" in answer.hint
+    assert "as root" in answer.hint
+    # The root of a user namespace is root already, and may not write either.
+    inside = detect(mounts=V1_MOUNTS, membership=V1_MEMBERSHIP, tree=PaperTree({}), uid=0)
+    assert "as root" not in refused(inside).hint
 
 
 def test_v1_without_the_pids_controller_names_it() -> None:
@@ -270,6 +273,7 @@ def test_a_kernel_without_the_memory_controller() -> None:
 def test_nothing_mounted() -> None:
     answer = refused(detect(mounts="22 1 8:1 / / rw - ext4 /dev/sda1 rw\n", membership="", uid=0))
     assert "no cgroup" in answer.reason
+    assert "mount -t sysfs none /sys" in answer.hint  # without it there is no place to mount
     assert "mount -t cgroup2" in answer.hint
 
 

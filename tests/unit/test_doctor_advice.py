@@ -59,7 +59,11 @@ OPTIONS = "docker run --security-opt seccomp=unconfined --security-opt apparmor=
         (errno.EPERM, facts(UBUNTU, apparmor_parser=""), "install apparmor_parser.*whole machine"),
         (errno.EPERM, facts(ROOT, container="docker", filtered=True), OPTIONS),
         (errno.EPERM, facts(ROOT, container="podman"), "podman run.*--security-opt unmask=ALL"),
-        (errno.ENOSYS, facts(ORDINARY, filtered=True), "seccomp=unconfined"),
+        (errno.ENOSYS, facts(ORDINARY, filtered=True), "RestrictNamespaces=.*seccomp=unconfined"),
+        (errno.ENOENT, facts(ORDINARY, filtered=True), "^its own$"),
+        (errno.ENOENT, facts(ROOT, container="docker"), "^its own$"),
+        (errno.EAGAIN, facts(ROOT, container="docker"), "ulimit -u"),
+        (errno.EMFILE, facts(ORDINARY, filtered=True), "ulimit -n"),
         (errno.EPERM, facts(ROOT, container="kubernetes"), "Unconfined.*procMount"),
         (
             errno.EPERM,
@@ -266,6 +270,43 @@ def test_a_failed_trial_becomes_a_line_with_its_stand_in() -> None:
     assert not control.works and not control.essential
     assert "the root alone" in control.mechanism
     assert "ENOSYS" in control.hint and "lsm=landlock" in control.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("huge_pages", errno.EINVAL, "needs Linux 6.1"),
+        ("huge_pages", errno.ENOMEM, "no memory left"),
+        ("sockets", errno.ENOENT, "a newer kernel"),
+        ("sockets", errno.ENOSPC, "sysctl -w user.max_net_namespaces=31000"),
+    ],
+)
+def test_a_trials_own_advice_is_about_its_own_error(name: str, code: int, words: str) -> None:
+    (trial,) = [one for one in trials.TRIALS if one.name == name]
+    low = facts(ORDINARY, sysctls={**PLENTY, "user.max_net_namespaces": "9"})
+    control = checks.judge(trial, {"works": False, "errno": code, "detail": "no"}, low)
+    assert words in control.hint
+    assert (trial.advice in control.hint) == (code == trial.advised)
+
+
+@pytest.mark.parametrize(
+    ("marks", "kind"),
+    [(["docker"], ""), (["docker", "podman"], "podman"), (["kubernetes"], "kubernetes"), ([], "")],
+)
+def test_one_mark_of_a_container_does_not_hide_another(
+    marks: list[str], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Docker's is also where no container is: it counts only with what Docker mounts."""
+    if any(
+        f" /etc/{name} " in Path("/proc/self/mountinfo").read_text()
+        for name in ("hostname", "hosts")
+    ):
+        pytest.skip("this is a container")
+    kinds = ("docker", "podman", "kubernetes")
+    monkeypatch.setattr(advice, "_CONTAINERS", {str(tmp_path / one): one for one in kinds})
+    for mark in marks:
+        (tmp_path / mark).touch()
+    assert advice._container() == kind
 
 
 def test_a_failed_trial_without_stand_in_is_essential() -> None:

@@ -114,7 +114,7 @@ def whole_sandbox(settings: Settings, engine: str) -> Control:
     try:
         with Belljar(dataclasses.replace(settings, pool_size=0)) as jar:
             result = jar.run("print(1)", environment="base", engine=engine)
-    except BelljarError as error:
+    except (BelljarError, OSError) as error:
         return Control(name=name, mechanism=mechanism, works=False, hint=_why(error))
     if result.stdout != "1\n":
         why = f"print(1) ended in {result.status}: {result.stdout + result.stderr!r:.200}"
@@ -123,8 +123,10 @@ def whole_sandbox(settings: Settings, engine: str) -> Control:
     return Control(name=name, mechanism=mechanism, works=True)
 
 
-def _why(error: BelljarError) -> str:
+def _why(error: BelljarError | OSError) -> str:
     """What failed and what to do. Errors elsewhere send people here, which is of no use here."""
+    if isinstance(error, OSError):
+        return str(error)
     here = ("belljar doctor says", "belljar doctor shows")
     useful = error.hint and not error.hint.strip("`").startswith(here)
     return f"{error.message}. {error.hint}" if useful else error.message
@@ -189,7 +191,7 @@ def _try_network(settings: Settings, engine: str) -> str:
     try:
         with Belljar(own) as jar:
             result = jar.run(_KNOCK, environment="base", engine=engine, network=Allow(host))
-    except BelljarError as error:
+    except (BelljarError, OSError) as error:
         return _why(error)
     if result.stdout != "1\n":
         return f"no door to the gateway ({result.status}): {result.stderr[-200:]!r}"

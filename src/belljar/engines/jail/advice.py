@@ -43,10 +43,13 @@ _NEWER_KERNELS = {
 }
 _ROOM = {
     errno.EAGAIN: "processes are used up: raise kernel.pid_max (sysctl) or this user's ulimit -u",
-    errno.ENOMEM: "the kernel has no memory left for another sandbox",
+    errno.ENOMEM: "the kernel has no memory left for this",
     errno.EMFILE: "raise the limit of open files (ulimit -n) of this process",
+    errno.ENFILE: "open files are used up: raise fs.file-max (sysctl)",
 }
 """By what the kernel answered, wherever."""
+_REFUSALS = (0, errno.EPERM, errno.EACCES, errno.ENOSYS)
+"""What filters and profiles answer; 0: the process was killed, or nothing is known."""
 _USED_UP = (errno.ENOSPC, errno.EUSERS)
 
 
@@ -110,12 +113,13 @@ def _replaceable(interpreter: str) -> str:
 
 
 def _container() -> str:
-    kind = next((kind for mark, kind in _CONTAINERS.items() if os.path.exists(mark)), "")
-    if kind != "docker":
-        return kind
-    # The mark is also on machines whose disk was made from an image; a container has these mounted.
-    mounts = Path("/proc/self/mountinfo").read_text()
-    return kind if any(f" /etc/{name} " in mounts for name in ("hostname", "hosts")) else ""
+    marked = [kind for mark, kind in _CONTAINERS.items() if os.path.exists(mark)]
+    if "docker" in marked:
+        # Also on machines whose disk was made from an image; a container has these mounted.
+        mounts = Path("/proc/self/mountinfo").read_text()
+        if not any(f" /etc/{name} " in mounts for name in ("hostname", "hosts")):
+            marked.remove("docker")
+    return marked[0] if marked else ""
 
 
 def _distribution() -> tuple[str, str]:
@@ -145,8 +149,13 @@ def hint(code: int, facts: Facts, *, own: str = "") -> str:
             f"{_contained(facts, '--user 1000:1000')}, or as root with --cap-add SETUID"
             " --cap-add SETGID: no sandbox may have root's id, which the kernel favours"
         )
-    if facts.container or facts.filtered:
+    if facts.container and code in _REFUSALS:
         return _contained(facts)
+    if facts.filtered and code in _REFUSALS:
+        return (
+            "a system-call filter is in force. In a service of systemd, look at RestrictNamespaces="
+            f" and SystemCallFilter=. If this is a container: {_contained(facts)}"
+        )
     if obstacle := obstacle_for(code, facts):
         return _about_apparmor(obstacle, facts)
     return own

@@ -84,11 +84,12 @@ def judge(trial: trials.Trial, outcome: Mapping[str, Any], facts: advice.Facts) 
     if outcome["works"]:
         mechanism += f" ({detail})" if detail else ""
         return Control(name=trial.name, mechanism=mechanism, works=True, essential=essential)
-    # What has a stand-in does not depend on containers or sysctls: its own advice is better.
-    if essential:
-        words = advice.hint(outcome["errno"], facts, own=trial.advice)
+    if trial.name == "user":
+        words = advice.own_uid(facts)
+    elif trial.advised and outcome["errno"] == trial.advised:
+        words = trial.advice
     else:
-        words = advice.own_uid(facts) if trial.name == "user" else trial.advice
+        words = advice.hint(outcome["errno"], facts, own="" if trial.advised else trial.advice)
     why = f"{detail} ({errno.errorcode.get(outcome['errno'], outcome['errno'])})"
     return Control(
         name=trial.name,

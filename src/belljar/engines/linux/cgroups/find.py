@@ -32,7 +32,10 @@ _HINT_READ_ONLY = (
     "mount -o remount,rw "
 )
 _HINT_OUTSIDE = "give the container a cgroup namespace of its own: docker run --cgroupns=private"
-_HINT_UNMOUNTED = "as root: mount -t cgroup2 none /sys/fs/cgroup"
+_HINT_UNMOUNTED = (
+    "as root: mount -t cgroup2 none /sys/fs/cgroup (where that is not there, first: "
+    "mkdir -p /sys && mount -t sysfs none /sys)"
+)
 
 
 class Absent(NamedTuple):
@@ -141,7 +144,7 @@ def _detect_v1(mounts: list[Mount], *, tree: Tree, uid: int) -> Hierarchy | Abse
         if not usable:
             return Absent(
                 f"{places[0].point} (cgroup v1) cannot be written by uid {uid}",
-                f"run Belljar as root, or {_HINT_KERNEL}",
+                _HINT_KERNEL if uid == 0 else f"run Belljar as root, or {_HINT_KERNEL}",
             )
         folders[controller] = usable[0]
     return Hierarchy(1, folders)
