@@ -83,6 +83,16 @@ def test_what_to_type_can_be_copied_from_a_narrow_terminal() -> None:
     assert re.search(command, done.stdout, re.MULTILINE), done.stdout
 
 
+def test_fix_says_when_a_boot_would_undo_it() -> None:
+    """Which loads the files in the order of their names: the last one has the last word."""
+    late = "echo user.max_user_namespaces = 0 > /etc/sysctl.d/zzz-hardening.conf && "
+    boot = "for file in /etc/sysctl.d/*.conf; do sysctl -p $file; done"
+    done = own_place(f"{late} $belljar doctor --fix --yes && {boot}")
+    shown, _, rest = done.stdout.partition("Done: ")
+    assert "only until the next boot" in shown and "zzz-hardening.conf may undo it" in shown
+    assert rest.endswith("user.max_user_namespaces = 0\n"), done.stderr
+
+
 @pytest.mark.parametrize("kind", ["mnt", "pid", "net", "ipc", "uts", "cgroup"])
 def test_fix_raises_the_limit_that_is_too_low_and_no_other(kind: str) -> None:
     """Defect: user.max_user_namespaces was blamed for every kind, and lowered."""

@@ -244,8 +244,15 @@ def test_settings_that_others_made_are_named(
     (tmp_path / "10-other.conf").write_text("kernel.dmesg_restrict = 1\n")
     monkeypatch.setattr(remedies, "_SETTINGS", (str(tmp_path),))
     remedy = remedies.sysctl_file(USERS, "31000", old="0")
-    assert f"overrides {hardening}." in remedy.consequence
+    assert f"It overrides {hardening}." in remedy.consequence and remedy.lasts
     assert Path(remedy.path).name > hardening.name  # files are read in this order
+    for late in (tmp_path / "zzz-last.conf", tmp_path / "sysctl.conf"):
+        late.write_text("user.max_user_namespaces = 0\n")
+        monkeypatch.setattr(remedies, "_LAST", str(tmp_path / "sysctl.conf"))
+        remedy = remedies.sysctl_file(USERS, "31000", old="0")
+        assert f"It overrides {hardening}. {late} may undo it" in remedy.consequence
+        assert not remedy.lasts
+        late.unlink()
 
 
 @pytest.mark.parametrize(

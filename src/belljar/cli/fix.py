@@ -66,7 +66,8 @@ def _mend(obstacle: Obstacle, look: Look, *, yes: bool) -> bool:
 
 
 def _show(remedy: Remedy, *, replaces: bool) -> None:
-    print(f"{remedy.what[0].upper()}{remedy.what[1:]} would mend it, also after a reboot.")
+    until = "also after a reboot" if remedy.lasts else "but perhaps only until the next boot"
+    print(f"{remedy.what[0].upper()}{remedy.what[1:]} would mend it, {until}.")
     print(f"{remedy.consequence}\n")
     replaced = " (replaces the file that is there)" if replaces else ""
     print(f"  {remedy.path}{replaced}:")

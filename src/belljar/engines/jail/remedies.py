@@ -10,7 +10,8 @@ from pathlib import Path
 from .available import LIMITS
 
 APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
-_SETTINGS = ("/etc/sysctl.conf", "/etc/sysctl.d", "/run/sysctl.d", "/usr/lib/sysctl.d")
+_LAST = "/etc/sysctl.conf"
+_SETTINGS = (_LAST, "/etc/sysctl.d", "/run/sysctl.d", "/usr/lib/sysctl.d")
 _CONSEQUENCES = {
     **dict.fromkeys(LIMITS, "Every user of this machine may then have that many."),
     "user.max_user_namespaces": "Every user of this machine may then make user namespaces.",
@@ -30,11 +31,13 @@ class Remedy:
     path: str
     content: str
     load: tuple[str, ...]
-    """The command that makes it take effect now; from the next boot on the system does."""
+    """The command that makes it take effect now."""
     unload: tuple[str, ...]
     """Undoes `load`, while the file is still there."""
     consequence: str
     """What changes for others than Belljar."""
+    lasts: bool = True
+    """From the next boot on the system loads it, and no other file after it."""
     coarse: bool = False
     """It switches a protection off for the whole machine: only a person may agree to that."""
 
@@ -95,11 +98,16 @@ def _profile_name(interpreter: str) -> str:
 
 
 def sysctl_file(name: str, value: str, *, old: str) -> Remedy:
-    """Files are read in the order of their names, so this one comes after those that set it now."""
+    """Files are read in the order of their names, wherever they are, and by some systems
+    /etc/sysctl.conf last; so this one comes after most that set it now."""
     path = f"/etc/sysctl.d/zz-belljar-{name.rpartition('.')[2]}.conf"
     consequence = _CONSEQUENCES[name]
-    if others := [other for other in _files_that_set(name) if other != path]:
-        consequence += f" It overrides {', '.join(others)}."
+    others = [other for other in _files_that_set(name) if other != path]
+    later = [other for other in others if other == _LAST or Path(other).name > Path(path).name]
+    if earlier := [other for other in others if other not in later]:
+        consequence += f" It overrides {', '.join(earlier)}."
+    if later:
+        consequence += f" {', '.join(later)} may undo it at the next boot: change that, too."
     return Remedy(
         what=f"a setting of the kernel, {name} = {value}",
         path=path,
@@ -112,6 +120,7 @@ def sysctl_file(name: str, value: str, *, old: str) -> Remedy:
         load=("sysctl", "-p", path),
         unload=("sysctl", "-w", f"{name}={old}"),
         consequence=consequence,
+        lasts=not later,
         coarse=name == APPARMOR,
     )
 
