@@ -112,6 +112,28 @@ def test_a_run_names_the_limit_that_is_too_low() -> None:
     assert "sysctl -w user.max_uts_namespaces=31000" in done.stderr
 
 
+MANY = """
+import belljar
+kept = []
+try:
+    for _ in range(12):
+        kept.append(belljar.Sandbox())
+        kept[-1].run("1")
+except belljar.EngineError as error:
+    print(error.hint)
+for box in kept:
+    box.close()
+"""
+
+
+def test_sandboxes_that_use_a_limit_up_name_it() -> None:
+    script = (
+        f"echo 9 > /proc/sys/user/max_uts_namespaces; {shlex.join([sys.executable, '-c', MANY])}"
+    )
+    done = own_place(script, prepared="")
+    assert "user.max_uts_namespaces = 9 may be used up: sysctl -w" in done.stdout, done.stderr
+
+
 def test_fix_finds_nothing_where_nothing_is_wrong() -> None:
     working = "mount -t tmpfs none /etc/sysctl.d && "
     done = own_place("$belljar doctor --fix --yes; ls /etc/sysctl.d", prepared=working)
