@@ -44,6 +44,7 @@ def variables(home: str) -> dict[str, str]:
         "COLUMNS": "200",
         "BELLJAR_HOME": f"{HOMES}/{home}",
         "BELLJAR_TEST_HOME": f"{HOMES}/{home}",
+        "UV_OFFLINE": "1",  # a guest has no network: there is nothing to try again
         # Tests that change a machine's settings may do so: the guest is thrown away.
         "BELLJAR_CHANGE_MACHINE": "1",
     }
