@@ -16,7 +16,7 @@ from .archive import Archives
 from .cells import BIN, CELLS, SUDO_GIVEN, SUDO_TAKEN, Cell
 from .errors import GuestLost, TimeUp
 from .guest import Answer, Booted, Hardware
-from .guests import GUESTS, Guest
+from .guests import CONTAINERS, GUESTS, Guest
 from .outcomes import Outcome
 from .progress import Teller
 from .qemu import Qemu
@@ -92,10 +92,16 @@ class Bench:
 
 def units(chosen: list[tuple[Guest, list[Cell]]], at_once: int) -> list[tuple[Guest, list[Cell]]]:
     """What shares a boot: all cells of a guest, or, where guests run side by side, each cell its
-    own, so that a slow one holds up none of the others."""
+    own, so that a slow one holds up none of the others. Containers stay together: the daemon takes
+    minutes to start."""
     if at_once == 1:
         return chosen
-    return [(guest, [cell]) for guest, cells in chosen for cell in cells]
+    found = []
+    for guest, cells in chosen:
+        found += [(guest, [cell]) for cell in cells if cell.name not in CONTAINERS]
+        if contained := [cell for cell in cells if cell.name in CONTAINERS]:
+            found.append((guest, contained))
+    return found
 
 
 def run(
