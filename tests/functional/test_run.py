@@ -467,3 +467,24 @@ def test_temporary_folders_are_not_used(tmp_path: Any, monkeypatch: pytest.Monke
         jar.run("open('/tmp/x', 'w').write('x'); open('y', 'w').write('y')", inputs={"z": "z"})
         assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     assert not [path for path in tmp_path.rglob("*") if stat.S_ISSOCK(path.stat().st_mode)]
+
+
+def test_k1_a_python_below_a_linked_folder_has_its_library(tmp_path: Path) -> None:
+    """As on systems where /home is a link, and with aliases of versions."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    (tmp_path / "linked").symlink_to(sys.base_prefix)
+    code = (
+        "import sys, belljar\n"
+        "print(sys.base_prefix)\n"
+        "with belljar.Belljar() as jar:\n"
+        "    for fresh in (False, True):\n"
+        "        print(jar.run('import ssl, subprocess; print(1)', fresh_exec=fresh).stdout)"
+    )
+    done = subprocess.run(
+        [f"{tmp_path}/linked/bin/{version}", "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout.split() == [f"{tmp_path}/linked", "1", "1"], done.stderr

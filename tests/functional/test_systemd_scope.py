@@ -78,3 +78,35 @@ def test_r3_nothing_of_the_scope_stays() -> None:
         assert scopes(host.pid)
         host.send_signal(signal.SIGKILL)
     assert until(lambda: not scopes(host.pid))
+
+
+def test_r3_a_forked_copy_of_the_host_holds_nothing_up() -> None:
+    """Neither the end of a Belljar nor the scope."""
+    jar = Belljar()
+    jar.run("print(1)")
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    try:
+        jar.close()
+        assert until(lambda: not scopes(os.getpid()))
+        assert os.waitpid(child, os.WNOHANG) == (0, 0)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_k1_pids_of_another_namespace_are_nobodys_business() -> None:
+    """systemd would move whoever has that number outside."""
+    code = (
+        "from belljar.engines.linux.cgroups.scope import NoScope, Scope\n"
+        "try:\n    Scope()\nexcept NoScope as error:\n    print(error)"
+    )
+    done = subprocess.run(
+        ["unshare", "--user", "--map-current-user", "--pid", "--fork", sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "pids of its own" in done.stdout, done.stderr

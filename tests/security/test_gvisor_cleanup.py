@@ -66,7 +66,7 @@ def users(home: Path) -> set[int]:
 def groups_of(pid: int) -> list[str]:
     found = cgroups.detect()
     places = [] if isinstance(found, cgroups.Absent) else found.places
-    return [str(path) for place in places for path in Path(place, "belljar").glob(f"{pid}-*/*")]
+    return [str(path) for place in places for path in Path(place).glob(f"belljar-{pid}-*/*")]
 
 
 def owners(home: Path) -> set[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from belljar.engines.linux import kernel, seccomp, syscalls
+from belljar.probes import load
 
 SOURCE = str(Path(seccomp.__file__).parents[3])
 
@@ -194,6 +195,15 @@ answer = getpid()
 print("own pid" if answer == os.getpid() else answer)
 """
     assert behind(source) == str(-errno.ENOSYS)
+
+
+@pytest.mark.skipif(os.uname().machine != "aarch64", reason="a way in of ARM")
+def test_32_bit_programs_of_arm_get_nowhere() -> None:
+    """I3, PV-22: the kernel runs them, and their numbers mean other calls here."""
+    getpid = next(probe for probe in load() if probe.id == "PV-22").render({})
+    if "BROKEN" not in behind(getpid, filtered=False):
+        pytest.skip("this processor or kernel runs no 32-bit programs")
+    assert "HELD" in behind(getpid)
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="an entry point of x86")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import threading
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
-from belljar.engines.linux.cgroups import Absent, Hierarchy, detect
+from belljar.engines.linux.cgroups import Absent, Hierarchy, detect, scope
 from belljar.engines.linux.cgroups.find import Tree, parse_membership, parse_mounts
-from belljar.engines.linux.cgroups.scope import HOST_LEAF, bus_address
+from belljar.engines.linux.cgroups.scope import HOST_LEAF, bus_addresses
 
 V2 = "/sys/fs/cgroup"
 V2_MOUNT = (
@@ -294,14 +298,41 @@ def test_mounts_with_odd_names_hidden_ones_and_rubbish() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "address"),
+    ("environment", "addresses"),
     [
-        ({"DBUS_SESSION_BUS_ADDRESS": "unix:path=/x"}, "unix:path=/x"),
-        ({"XDG_RUNTIME_DIR": "/run/user/7"}, "unix:path=/run/user/7/bus"),
-        ({}, "unix:path=/run/user/1000/bus"),
+        (
+            {"DBUS_SESSION_BUS_ADDRESS": "unix:path=/x"},
+            ["unix:path=/x", "unix:path=/run/user/1000/bus"],
+        ),
+        ({"XDG_RUNTIME_DIR": "/run/user/7"}, ["unix:path=/run/user/7/bus"]),
+        ({}, ["unix:path=/run/user/1000/bus"]),
     ],
 )
 def test_the_users_bus_is_found_without_the_variables_of_a_login(
-    environment: dict[str, str], address: str
+    environment: dict[str, str], addresses: list[str]
 ) -> None:
-    assert bus_address(environment, 1000) == address
+    assert bus_addresses(environment, 1000) == addresses
+
+
+def test_a_bus_that_never_answers_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It accepts the connection and the user, and then says nothing."""
+    with socket.socket(socket.AF_UNIX) as bus:
+        bus.bind(str(tmp_path / "bus"))
+        bus.listen()
+
+        def greet() -> None:
+            connection, _ = bus.accept()
+            connection.recv(100)
+            connection.send(b"OK 00000000000000000000000000000000\r\n")
+            while connection.recv(100):
+                pass
+
+        threading.Thread(target=greet, daemon=True).start()
+        monkeypatch.setenv("DBUS_SESSION_BUS_ADDRESS", f"unix:path={tmp_path}/bus")
+        monkeypatch.setattr(scope, "WAIT_S", 0.5)
+        with pytest.raises(scope.NoScope, match="did not answer"):
+            scope.Scope()
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    assert "cat" not in [Path(f"/proc/{pid}/comm").read_text().strip() for pid in children]

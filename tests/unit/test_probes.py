@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from belljar.engines import registry
+from belljar.engines.linux import syscalls
 from belljar.model import Result, Status
 from belljar.probes import Probe, judges, load
 from belljar.probes.fixtures import ALLOWED, BY_JUDGE, CAPS, KNOWN, PLACES, PLANTED, Fixtures
@@ -89,6 +91,27 @@ def test_rendered_code_is_complete(probe: Probe) -> None:
         ast.parse(code)
     elif probe.language == "bash" and (bash := shutil.which("bash")):
         assert subprocess.run([bash, "-n"], input=code.encode()).returncode == 0
+
+
+def test_a_probe_makes_the_same_call_on_every_machine() -> None:
+    """A wrong number for ARM64 would be refused for the wrong reason, and nobody would see it."""
+    x86, arm = (
+        {number: name for name, number in syscalls.numbers(machine).items()}
+        for machine in ("x86_64", "aarch64")
+    )
+    seen = 0
+    for probe in load():
+        direct = re.findall(r"(?<![\w.])(?:try_)?syscall\((\d+), (\d+|None)\b", probe.code)
+        listed = re.findall(r'\("(\w+)", (\d+), (\d+|None), \(', probe.code)
+        for name, first, second in [("", *pair) for pair in direct] + listed:
+            call = x86[int(first)]
+            assert name in ("", call), f"{probe.id}: {first} is {call}"
+            if second == "None":
+                assert call not in arm.values(), f"{probe.id}: ARM64 has {call}"
+            else:
+                assert arm.get(int(second)) == call, f"{probe.id}: {second} is not {call}"
+            seen += 1
+    assert seen > 60
 
 
 def test_a_missing_fixture_is_an_error() -> None:

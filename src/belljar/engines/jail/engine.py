@@ -234,7 +234,10 @@ class JailEngine:
         while True:
             await asyncio.sleep(SOCKETS_S)
             for wall in list(self._walls):
-                wall.limit_sockets()
+                try:
+                    wall.limit_sockets()
+                except Exception:  # whom nobody can watch does not go on
+                    wall.kill()
 
     def _gone(self, wall: JailWall) -> None:
         self._ids.discard(wall.index)

@@ -57,7 +57,8 @@ def run(command: str, *, capture: bool, program: str = "") -> tuple[int, bytes]:
     try:
         output = child.communicate()[0] or b""
     except BaseException:
-        _end(child)
+        if child.returncode is None:  # else its number may be another's by now
+            _end(child)
         raise
     status: int = child.returncode
     return status if status >= 0 else 128 - status, output

@@ -14,6 +14,8 @@ from .owner import is_mine, new_owner
 from .plan import Version, weight
 from .scope import HOST_LEAF, Scope
 
+PREFIX = "belljar-"
+"""Of folders of ours, which lie beside those of others."""
 CLOSE_S = 3.0
 # pids comes first everywhere: who is in any group of a sandbox is in that one, so that killing by
 # its list misses nobody, even when the host died between two of the moves.
@@ -82,7 +84,7 @@ class Hierarchy:
         """Make this process's folder; idempotent. Before any child is started: see `step_aside`."""
         if self.fds:
             return
-        self.owner = new_owner()
+        self.owner = f"{PREFIX}{new_owner()}"
         made: dict[str, int] = {}
         try:
             if self.step_aside:
@@ -105,7 +107,7 @@ class Hierarchy:
         busy machine; else it stays, for `sweep`."""
         fds, self.fds = set(self.fds.values()), {}
         # A forked copy of this process has the descriptors too, but the folder is not its own.
-        mine = bool(fds) and is_mine(self.owner)
+        mine = bool(fds) and is_mine(self.owner.removeprefix(PREFIX))
         deadline = time.monotonic() + CLOSE_S
         for place in self.places if mine else ():
             own = f"{place}/{self.owner}"

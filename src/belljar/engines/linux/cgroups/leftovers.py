@@ -7,7 +7,7 @@ import os
 import time
 
 from . import files
-from .hierarchy import Hierarchy
+from .hierarchy import PREFIX, Hierarchy
 from .kill import clear
 from .owner import looks_dead
 
@@ -41,7 +41,7 @@ def _lock_of_dead(owner: str, path: str) -> int:
     Dead takes two witnesses. The pid with its start time: the folder is older than its lock. The
     lock: the owner's pid may mean nothing in our namespace, or be hidden from us.
     """
-    if not looks_dead(owner):
+    if not (owner.startswith(PREFIX) and looks_dead(owner.removeprefix(PREFIX))):
         return -1
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

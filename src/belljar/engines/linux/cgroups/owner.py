@@ -1,4 +1,4 @@
-"""Whose folder it is: `belljar-<pid>-<starttime>-<n>`, a name that no later process can have."""
+"""Whose folder it is: `<pid>-<starttime>-<n>`, a name that no later process can have."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import re
 
 from . import files
 
-_OWNER = re.compile(r"belljar-(\d+)-(\d+)-\d+")
+_OWNER = re.compile(r"(\d+)-(\d+)-\d+")
 _serial = itertools.count()
 
 
 def new_owner() -> str:
     """A name for a folder of this process; another one at every call."""
     pid = os.getpid()
-    return f"belljar-{pid}-{started(pid)}-{next(_serial)}"
+    return f"{pid}-{started(pid)}-{next(_serial)}"
 
 
 def is_mine(owner: str) -> bool:
     """False in a forked copy of the process that made it."""
-    return owner.startswith(f"belljar-{os.getpid()}-")
+    return owner.startswith(f"{os.getpid()}-")
 
 
 def looks_dead(owner: str) -> bool:

@@ -25,7 +25,19 @@ HOST_LEAF = "belljar-host"
 """Below a delegated group: processes that are no sandbox's. (On v2 a group has either processes or
 groups with controllers.)"""
 WAIT_S = 5.0
+END_S = 5.0
 _PAUSE_S = 0.001
+_inputs: set[int] = set()
+"""Of keepers. A forked copy of this process must not hold one open: it would keep the scope."""
+
+
+def _forked() -> None:
+    for descriptor in _inputs:
+        os.close(descriptor)
+    _inputs.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
 _NO_BUS = (
     "log in as this user (ssh, a terminal, a desktop): su and sudo start no systemd for the user; "
     "for services: loginctl enable-linger <user>"
@@ -45,7 +57,7 @@ class Scope:
     """A delegated group, for as long as this is open."""
 
     def __init__(self) -> None:
-        self.unit = f"{new_owner()}.scope"
+        self.unit = f"belljar-{new_owner()}.scope"
         self._keeper = _wait_for_end_of_file()
         try:
             properties = [
@@ -74,9 +86,13 @@ class Scope:
             raise OSError(f"systemd did not take it into {self.unit}: {error.reason}") from error
 
     def close(self) -> None:
+        # Not by its input alone: a program that this process started may hold that open.
+        self._keeper.kill()
         assert self._keeper.stdin is not None
+        _inputs.discard(self._keeper.stdin.fileno())
         self._keeper.stdin.close()
-        self._keeper.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._keeper.wait(END_S)
 
     def _appeared(self) -> str:
         """The scope's path among all groups, once its keeper is in there."""
@@ -93,7 +109,7 @@ def _wait_for_end_of_file() -> subprocess.Popen[bytes]:
     """Not in our process group: an interrupt at the terminal is not for it."""
     command = shutil.which("cat", path="/usr/bin:/bin") or "cat"
     try:
-        return subprocess.Popen(
+        keeper = subprocess.Popen(
             [command],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -104,14 +120,17 @@ def _wait_for_end_of_file() -> subprocess.Popen[bytes]:
         )
     except OSError as error:
         raise NoScope(f"nothing to keep a scope: {error}") from error
+    assert keeper.stdin is not None
+    _inputs.add(keeper.stdin.fileno())
+    return keeper
 
 
-def bus_address(environment: Mapping[str, str], uid: int) -> str:
-    """Of the user's own bus, also for those who come without the variables of a login."""
-    if address := environment.get("DBUS_SESSION_BUS_ADDRESS"):
-        return address
+def bus_addresses(environment: Mapping[str, str], uid: int) -> list[str]:
+    """Where the user's own bus may be. That of the environment can be one without systemd, and
+    those who come without the variables of a login have one, too."""
     folder = environment.get("XDG_RUNTIME_DIR") or f"/run/user/{uid}"
-    return f"unix:path={folder}/bus"
+    found = [environment.get("DBUS_SESSION_BUS_ADDRESS", ""), f"unix:path={folder}/bus"]
+    return list(dict.fromkeys(filter(None, found)))
 
 
 def _call(method: str, signature: str, body: tuple[Any, ...]) -> None:
@@ -127,25 +146,46 @@ def _call(method: str, signature: str, body: tuple[Any, ...]) -> None:
 
 
 def _ask(method: str, signature: str, body: tuple[Any, ...], outcome: list[Any]) -> None:
-    try:
-        from jeepney import DBusAddress, MessageType, new_method_call  # type: ignore[import-untyped]
-        from jeepney.io.blocking import open_dbus_connection  # type: ignore[import-untyped]
-    except ImportError:
-        outcome.append(NoScope("jeepney is not installed", "pip install jeepney"))
-        return
-    manager = DBusAddress(
+    answers: list[Any] = []
+    for address in bus_addresses(os.environ, os.geteuid()):
+        try:
+            answers.append(_ask_at(address, method, signature, body))
+            break
+        except NoScope as error:
+            answers.append(error)
+        except ImportError:
+            answers.append(NoScope("jeepney is not installed", "pip install jeepney"))
+        except Exception as error:  # the library's own are of many kinds
+            answers.append(NoScope(f"the user's systemd cannot be reached ({error})", _NO_BUS))
+    outcome.append(answers[-1])
+
+
+def _ask_at(address: str, method: str, signature: str, body: tuple[Any, ...]) -> Any:
+    from jeepney import DBusAddress, new_method_call  # type: ignore[import-untyped]
+    from jeepney.io.blocking import open_dbus_connection  # type: ignore[import-untyped]
+
+    bus = DBusAddress(
+        "/org/freedesktop/DBus",
+        bus_name="org.freedesktop.DBus",
+        interface="org.freedesktop.DBus",
+    )
+    systemd = DBusAddress(
         "/org/freedesktop/systemd1",
         bus_name="org.freedesktop.systemd1",
         interface="org.freedesktop.systemd1.Manager",
     )
-    try:
-        address = bus_address(os.environ, os.geteuid())
-        with contextlib.closing(open_dbus_connection(address)) as connection:
-            message = new_method_call(manager, method, signature, body)
-            reply = connection.send_and_get_reply(message, timeout=WAIT_S)
-    except Exception as error:  # the library's own are of many kinds
-        outcome.append(NoScope(f"the user's systemd cannot be reached ({error})", _NO_BUS))
-        return
-    refused = reply.header.message_type == MessageType.error
-    why = f"systemd refused: {', '.join(map(str, reply.body))}"
-    outcome.append(NoScope(why) if refused else reply)
+    with contextlib.closing(open_dbus_connection(address, auth_timeout=WAIT_S)) as connection:
+        # Processes are named by number: in another pid namespace that is somebody else's.
+        who = new_method_call(bus, "GetConnectionUnixProcessID", "s", (connection.unique_name,))
+        if _answer(connection.send_and_get_reply(who, timeout=WAIT_S)) != (os.getpid(),):
+            raise NoScope("the user's bus is outside of this container, which has pids of its own")
+        message = new_method_call(systemd, method, signature, body)
+        return _answer(connection.send_and_get_reply(message, timeout=WAIT_S))
+
+
+def _answer(reply: Any) -> Any:
+    from jeepney import MessageType
+
+    if reply.header.message_type == MessageType.error:
+        raise NoScope(f"systemd refused: {', '.join(map(str, reply.body))}")
+    return reply.body
