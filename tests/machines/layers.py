@@ -35,9 +35,10 @@ _ENVIRONMENTS = (
 
 
 def files(checkout: Path) -> list[Path]:
-    """What a clone would have, and what is not committed yet."""
+    """What a clone would have, and what is not committed yet; but for the table, which each cell
+    rewrites: the next one would get an image of its own."""
     listed = _git(checkout, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    names = {Path(os.fsdecode(name)) for name in listed.split(b"\0") if name}
+    names = {Path(os.fsdecode(name)) for name in listed.split(b"\0") if name} - {TABLE}
     return sorted(name for name in names if (checkout / name).is_file())
 
 

@@ -115,5 +115,6 @@ def test_a_row_names_the_commit_and_what_is_beside_it(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "table.md").rename(tmp_path / report.FILE)
     assert layers.commit(tmp_path) == clean  # the table is not what was tested
+    assert layers.files(tmp_path) == [Path("a")]
     (tmp_path / "a").write_text("2")
     assert layers.commit(tmp_path) == f"{clean}+"
