@@ -33,11 +33,7 @@ RED, WRONG = 1, 2
 def main() -> int:
     arguments = parser().parse_args()
     console = Console(highlight=False)
-    cache = default_home() / "machines"
-    cache.mkdir(parents=True, exist_ok=True)
-    # It holds programs that root runs, owned by the guests' user 1000: this machine's user 1000
-    # must not come near them.
-    cache.chmod(0o700)
+    cache = private(default_home() / "machines")
     with (cache / "lock").open("w") as lock:
         # Two at once would make the same root, and each guest takes two processors.
         try:
@@ -61,6 +57,14 @@ def main() -> int:
         except MachinesError as error:
             console.print(f"test-machines: {told(error)}", soft_wrap=True, markup=False)
             return verdict([], [error], if_possible=arguments.if_possible)
+
+
+def private(cache: Path) -> Path:
+    """It holds programs that root runs, owned by the guests' user 1000: this machine's user 1000
+    must not come near them."""
+    cache.mkdir(parents=True, exist_ok=True)
+    cache.chmod(0o700)
+    return cache
 
 
 def parser() -> argparse.ArgumentParser:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.machines import layers, report
-from tests.machines.__main__ import verdict
+from tests.machines.__main__ import private, verdict
 from tests.machines.errors import CannotBeHad, SetupFailed
 from tests.machines.report import Row
 
@@ -94,6 +94,12 @@ def test_a_machine_that_was_too_slow_is_passed_over_only_where_that_is_asked_for
     assert verdict([ROW, late], [], if_possible=False) != 0
     assert verdict([late, replace(ROW, result="red")], [], if_possible=True) != 0
     assert verdict([ROW, refused], [], if_possible=False) == 0
+
+
+def test_the_cache_is_closed_to_others_even_if_it_was_not(tmp_path: Path) -> None:
+    (tmp_path / "machines").mkdir(mode=0o755)
+    for _ in range(2):
+        assert private(tmp_path / "machines").stat().st_mode & 0o777 == 0o700
 
 
 def test_a_result_that_nobody_knows_is_red() -> None:
