@@ -11,8 +11,9 @@ import urllib.request
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.error import HTTPError
 
-from .errors import CannotBeHad
+from .errors import CannotBeHad, SetupFailed, setup_error
 
 SOURCES = Path("/etc/apt")
 KEYRINGS = Path("/usr/share/keyrings")
@@ -116,7 +117,7 @@ class Archives:
             package.write_bytes(_fetch(f"{base}/{name}"))
             subprocess.run(["dpkg-deb", "-x", package, folder], check=True)
         if not file.is_file():
-            raise CannotBeHad("Debian's package ubuntu-keyring has no key of Ubuntu's archive")
+            raise SetupFailed("Debian's package ubuntu-keyring has no key of Ubuntu's archive")
         return file
 
 
@@ -127,7 +128,7 @@ def package_file(package: str, index: str) -> str:
             found = re.search(r"^Filename: (.+)$", stanza, re.MULTILINE)
             if found:
                 return found[1]
-    raise CannotBeHad(f"the archive has no package {package}")
+    raise SetupFailed(f"the archive has no package {package}")
 
 
 def _fetch(url: str) -> bytes:
@@ -135,6 +136,8 @@ def _fetch(url: str) -> bytes:
         with urllib.request.urlopen(url, timeout=_FETCH_S) as response:
             content: bytes = response.read()
             return content
+    except HTTPError as error:  # the server is there; the address is wrong
+        raise SetupFailed(f"{url}: {error}") from error
     except OSError as error:
         raise CannotBeHad(f"{url}: {error}") from error
 
@@ -159,4 +162,5 @@ def require_programs(programs: Mapping[str, str] = PROGRAMS) -> None:
             ["apt-get", *command], env=environment, capture_output=True, text=True, check=False
         )
         if done.returncode:
-            raise CannotBeHad(f"{typed}: {done.stderr.strip() or done.stdout.strip()}")
+            said = done.stderr.strip() or done.stdout.strip()
+            raise setup_error(f"{typed}: {said}", said)

@@ -44,6 +44,9 @@ def variables(home: str) -> dict[str, str]:
         "COLUMNS": "200",
         "BELLJAR_HOME": f"{HOMES}/{home}",
         "BELLJAR_TEST_HOME": f"{HOMES}/{home}",
+        "UV_OFFLINE": "1",  # a guest has no network: there is nothing to try again
+        # Tests that change a machine's settings may do so: the guest is thrown away.
+        "BELLJAR_CHANGE_MACHINE": "1",
     }
 
 
@@ -81,10 +84,11 @@ def in_container(options: str, home: str) -> Callable[[str], str]:
     return wrap
 
 
+SUDO_GIVEN = "echo 'alice ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/alice"
+SUDO_TAKEN = "rm /etc/sudoers.d/alice"
 _ADVISED = (
-    "echo 'alice ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/alice; "
-    f"{as_user(f'{BIN}/belljar doctor --fix --yes')}; "
-    "status=$?; rm /etc/sudoers.d/alice; exit $status"
+    f"{SUDO_GIVEN}; {as_user(f'{BIN}/belljar doctor --fix --yes')}; "
+    f"status=$?; {SUDO_TAKEN}; exit $status"
 )
 """What doctor says to type, typed by somebody who may use sudo."""
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from .errors import GuestLost
+from .errors import GuestLost, TimeUp
 from .qemu import Qemu
 
 BOOT_S = 600.0
@@ -124,7 +124,8 @@ class Booted:
     def run(self, command: str, *, limit_s: float, log: IO[str] | None = None) -> Answer:
         """A shell command as root, without a session. What it prints goes to the log at once.
 
-        Raises GuestLost after the limit, because nothing can be said of what still runs in there.
+        Raises TimeUp after the limit, and the guest is lost: nothing can be said of what still
+        runs in there.
         """
         assert self._port is not None
         self._runs += 1
@@ -133,7 +134,11 @@ class Booted:
         self._port.sendall(asked)
         printed: list[bytes] = []
         while True:
-            said = self._receive(started + limit_s, f"no end after {limit_s:.0f} s")
+            try:
+                said = self._receive(started + limit_s, f"no end after {limit_s:.0f} s")
+            except TimeUp as late:
+                late.printed = b"".join(printed).decode(errors="replace")
+                raise
             if said.get("run") != self._runs:
                 continue
             if "exit" in said:
@@ -150,7 +155,8 @@ class Booted:
         while b"\n" not in self._rest:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise self._lost(late)
+                lost = self._lost(late)
+                raise TimeUp(str(lost), tail=lost.tail)
             if select.select([self._port], [], [], min(left, 5.0))[0]:
                 chunk = self._port.recv(1 << 16)
                 if not chunk:

@@ -48,6 +48,8 @@ class Guest:
     """What a container image made from the same archive holds beside its essential packages."""
     restricts: bool = False
     """Whether a stock system keeps ordinary users from namespaces until somebody allows it."""
+    fresh_days: int = 30
+    """A root that is older is made anew: a kernel of last year says little of today's."""
     may_be_stale: bool = False
     """A suite that is rewritten daily: a mirror may hold a release file past its date. Its
     signature is checked all the same."""
@@ -121,6 +123,7 @@ GUESTS = {
             suites=("forky",),
             packages=_DEBIAN,
             may_be_stale=True,
+            fresh_days=7,
         ),
     )
 }

@@ -11,7 +11,7 @@ import shlex
 import subprocess
 from pathlib import Path
 
-from .errors import CannotBeHad, SetupFailed
+from .errors import mount_error, setup_error
 from .indexes import Indexes
 
 _NO_PLACE = 97
@@ -38,8 +38,8 @@ def run(root: Path, command: str, *, srv: Path, indexes: Indexes, log: Path) -> 
         said = log.read_text(errors="replace").strip()
         tail = " / ".join(said.splitlines()[-3:])
         if done.returncode == _NO_PLACE or said.startswith("unshare:"):
-            raise CannotBeHad(f"no place to prepare a checkout in: {tail}")
-        raise SetupFailed(f"{root.name}: {tail} (see {log})")
+            raise mount_error(f"no place to prepare a checkout in: {tail}", said)
+        raise setup_error(f"{root.name}: {tail} (see {log})", said)
 
 
 def plan(root: Path, *, srv: Path, indexes: Indexes) -> list[str]:
@@ -60,7 +60,9 @@ def plan(root: Path, *, srv: Path, indexes: Indexes) -> list[str]:
         "mkdir -m 1777 dev/shm",
         *(f"mknod -m 666 dev/{name} c 1 {minor}" for name, minor in DEVICES.items()),
         "ln -s /proc/self/fd dev/fd",
-        "mount --rbind -o ro /sys sys",
+        # Of its own, too: a bind of this machine's would bring its cgroups, and `-o ro` holds for
+        # the top of a tree of mounts only.
+        "mount -t sysfs -o ro sysfs sys",
         "mount -t tmpfs -o mode=1777 tmpfs tmp",
         f"mount --bind {shlex.quote(str(srv))} srv",
     ]
@@ -71,6 +73,6 @@ def plan(root: Path, *, srv: Path, indexes: Indexes) -> list[str]:
             if place.is_dir()
             else f"mkdir -p $(dirname {target}); touch {target}"
         )
-        lines += [made, f"mount --rbind -o ro {shlex.quote(str(place))} {target}"]
+        lines += [made, f"mount --bind -o ro {shlex.quote(str(place))} {target}"]
     lines += ["mkdir -p .old", "pivot_root . .old", "cd /", "umount -l /.old"]
     return lines

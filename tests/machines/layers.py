@@ -7,6 +7,7 @@ changed checkout is copied beside it and compiled, which takes seconds.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import shutil
@@ -17,12 +18,13 @@ from pathlib import Path
 
 from . import indexes, inside, roots
 from .guests import Guest
+from .report import FILE as TABLE
 
-RECIPE = "1"
 AGENT = Path(__file__).with_name("agent.py")
 SIZE = "3G"
 KEPT = 3
 """Images of earlier checkouts, per guest."""
+_SETUP = "cd /srv/belljar; make --no-print-directory setup PYTHON=/usr/bin/"
 _ENVIRONMENTS = (
     "cd /srv; export BELLJAR_HOME=/srv/homes/root;"
     " belljar/.venv/bin/belljar env build node;"
@@ -33,44 +35,63 @@ _ENVIRONMENTS = (
 
 
 def files(checkout: Path) -> list[Path]:
-    """What a clone would have, and what is not committed yet."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    # A checkout of somebody else's is as good as our own for reading.
-    environment = {**os.environ, "GIT_CONFIG_COUNT": "1"}
-    environment |= {"GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
-    listed = subprocess.run(
-        command, cwd=checkout, env=environment, capture_output=True, check=True
-    ).stdout
-    names = {Path(os.fsdecode(name)) for name in listed.split(b"\0") if name}
+    """What a clone would have, and what is not committed yet; but for the table, which each cell
+    rewrites: the next one would get an image of its own."""
+    listed = _git(checkout, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    names = {Path(os.fsdecode(name)) for name in listed.split(b"\0") if name} - {TABLE}
     return sorted(name for name in names if (checkout / name).is_file())
 
 
-def key(guest: Guest, checkout: Path, names: list[Path]) -> str:
-    digest = hashlib.sha256(f"{RECIPE} {roots.key(guest)} {AGENT.read_text()}".encode())
+def commit(checkout: Path) -> str:
+    """What is tested; with a plus where something is not committed, but for the table itself."""
+    head = _git(checkout, "rev-parse", "--short=10", "HEAD").decode().strip()
+    changed = _git(checkout, "status", "--porcelain", "--", ".", f":!{TABLE}")
+    return f"{head}+" if changed.strip() else head
+
+
+def _git(checkout: Path, *words: str) -> bytes:
+    # A checkout of somebody else's is as good as our own for reading.
+    environment = {**os.environ, "GIT_CONFIG_COUNT": "1"}
+    environment |= {"GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
+    return subprocess.run(
+        ["git", *words], cwd=checkout, env=environment, capture_output=True, check=True
+    ).stdout
+
+
+def recipe() -> str:
+    """The text of whatever decides what is in a layer beside the checkout."""
+    parts = [inspect.getsource(part) for part in (ensure, copy, inside.plan)]
+    return "\n".join([*parts, _SETUP, _ENVIRONMENTS, AGENT.read_text(), SIZE])
+
+
+def key(root: Path, checkout: Path, names: list[Path]) -> str:
+    digest = hashlib.sha256(f"{root.name} {recipe()}".encode())
     for name in names:
         digest.update(f"\0{name}\0{(checkout / name).stat().st_mode & 0o111}\0".encode())
         digest.update((checkout / name).read_bytes())
     return digest.hexdigest()[:12]
 
 
-def setup_key(guest: Guest, checkout: Path) -> str:
-    """Of the folder with the .venv: its interpreter, and what is installed into it."""
+def setup_key(root: Path, checkout: Path) -> str:
+    """Of the folder with the .venv: its interpreter, what is installed into it, and how."""
     declared = tomllib.loads((checkout / "pyproject.toml").read_text())
-    facts = [RECIPE, roots.key(guest), declared["build-system"], declared["project"]]
+    how = [_SETUP, _ENVIRONMENTS, inspect.getsource(inside.plan)]
+    facts = [root.name, *how, declared["build-system"], declared["project"]]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]
 
 
-def ensure(guest: Guest, checkout: Path, cache: Path, say: Callable[[str], None]) -> Path:
+def ensure(
+    guest: Guest, root: Path, checkout: Path, cache: Path, say: Callable[[str], None]
+) -> Path:
     """Makes the image unless there is one of exactly this checkout."""
     place = cache / "layers"
     names = files(checkout)
-    image = place / f"{guest.name}-{key(guest, checkout, names)}.ext4"
+    image = place / f"{guest.name}-{key(root, checkout, names)}.ext4"
     if image.is_file():
         image.touch()
         return image
     place.mkdir(parents=True, exist_ok=True)
-    root = roots.folder(guest, cache)
-    srv = place / f"{guest.name}-{setup_key(guest, checkout)}"
+    srv = place / f"{guest.name}-{setup_key(root, checkout)}"
     known = indexes.here()
     log = place / f"{guest.name}.log"
     if not (srv / "ready").is_file():
@@ -79,8 +100,7 @@ def ensure(guest: Guest, checkout: Path, cache: Path, say: Callable[[str], None]
                 roots.remove(old)
         copy(checkout, names, srv / "belljar")
         say(f"{guest.title}: make setup")
-        command = f"cd /srv/belljar; make --no-print-directory setup PYTHON=/usr/bin/{guest.python}"
-        inside.run(root, command, srv=srv, indexes=known, log=log)
+        inside.run(root, f"{_SETUP}{guest.python}", srv=srv, indexes=known, log=log)
         say(f"{guest.title}: environments")
         inside.run(root, _ENVIRONMENTS, srv=srv, indexes=known, log=log)
         (srv / "ready").touch()

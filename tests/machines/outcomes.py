@@ -1,4 +1,8 @@
-"""What doctor, the probes and pytest said, read from what they printed."""
+"""What doctor, the probes and pytest said, read from what they printed.
+
+Each reads a whole output, or as much of one as there was when the time was up: what failed until
+then has failed.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,14 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from .expectations import Expected
+from .proving import VERDICT
+
 REASONS = 4
 """At most so many of a kind go into the table; the log has them all."""
 _COUNTED = re.compile(r"(\d+) (passed|failed|skipped|errors?|xfailed|xpassed|deselected)")
+_VERDICT = re.compile(rf"^{VERDICT} (\d+)/(\d+) (\S+) (\S+) ?(.*)$", re.MULTILINE)
+_TESTED = re.compile(r"^(tests/\S+::.*?) (PASSED|FAILED|ERROR|SKIPPED)\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -19,6 +28,8 @@ class Outcome:
     said: str
     ok: bool
     reasons: tuple[str, ...] = ()
+    refused: bool = False
+    """The machine refuses sandboxes, as it should, and doctor says what to type."""
 
 
 def json_in(printed: str) -> dict[str, Any] | None:
@@ -33,32 +44,52 @@ def json_in(printed: str) -> dict[str, Any] | None:
     return None
 
 
-def doctor(printed: str) -> Outcome:
+def doctor(printed: str, expected: Expected) -> Outcome:
     found = json_in(printed)
-    if found is None:
-        return Outcome("no answer", False, (last(printed),))
+    if found is None or not {"ok", "controls"} <= found.keys():
+        return Outcome("no answer", False, (f"doctor: {complaint(found, printed)}",))
     wrong = [control for control in found["controls"] if not control["works"]]
-    reasons = [
+    reasons = tuple(
         f"doctor: {control['name']} ({control['mechanism']}): {control['hint']}"
         for control in wrong
-    ]
-    essential = dict.fromkeys(control["name"] for control in wrong if control["essential"])
+    )
     if not found["ok"]:
-        return Outcome(f"✗ {', '.join(essential)}", False, tuple(reasons[:REASONS]))
+        essential = dict.fromkeys(control["name"] for control in wrong if control["essential"])
+        advised = any(control["essential"] and control["hint"] for control in wrong)
+        refused = expected.may_refuse and advised
+        said = f"✗ {', '.join(essential)}"
+        return Outcome(said, refused, reasons[:REASONS], refused=refused)
     reduced = dict.fromkeys(control["name"] for control in wrong)
     said = f"✓, reduced: {', '.join(reduced)}" if reduced else "✓"
-    return Outcome(said, True, tuple(reasons[:REASONS]))
+    weaker = expected.weaker_than(found["controls"])
+    if weaker:  # these first: the table has room for few
+        return Outcome(said, False, (*weaker, *reasons)[:REASONS])
+    return Outcome(said, True, reasons[:REASONS])
 
 
 def probes(printed: str) -> Outcome:
     """Held of those that apply. A probe that does not apply is no evidence either way."""
     found = json_in(printed)
-    if found is None:
-        return Outcome("none ran", False, (f"prove: {last(printed)}",))
+    if found is None or not {"ok", "held", "probes"} <= found.keys():
+        return Outcome("none ran", False, (f"prove: {complaint(found, printed)}",))
     broken = [probe for probe in found["probes"] if probe["outcome"] == "broken"]
     applicable = found["held"] + len(broken)
+    inapplicable = len(found["probes"]) - applicable
     reasons = tuple(f"{probe['id']}: {probe['detail']}" for probe in broken)
-    return Outcome(f"{found['held']}/{applicable}", bool(found["ok"]), reasons[:REASONS])
+    said = f"{found['held']}/{applicable}" + (f", {inapplicable} n/a" if inapplicable else "")
+    return Outcome(said, bool(found["ok"]) and not broken, reasons[:REASONS])
+
+
+def probes_so_far(printed: str) -> Outcome:
+    """Until the time was up; ok if nothing was broken by then."""
+    fallen = _VERDICT.findall(printed)
+    if not fallen:
+        return Outcome("none finished", True)
+    broken = [f"{probe}: {why}" for _, _, probe, outcome, why in fallen if outcome == "broken"]
+    held = sum(outcome == "held" for _, _, _, outcome, _ in fallen)
+    done, total = fallen[-1][:2]
+    said = f"{held}/{held + len(broken)}, {int(total) - int(done)} not reached"
+    return Outcome(said, not broken, tuple(broken[:REASONS]))
 
 
 @dataclass(frozen=True)
@@ -67,6 +98,7 @@ class Tests:
     failed: int
     """Errors of fixtures, too."""
     skipped: int
+    deselected: int
     failures: tuple[str, ...]
     finished: bool
     """Whether there is a last line: pytest itself may have been killed."""
@@ -84,6 +116,7 @@ def tests(printed: str) -> Tests:
         passed=counts.get("passed", 0),
         failed=counts.get("failed", 0) + counts.get("error", 0) + counts.get("errors", 0),
         skipped=counts.get("skipped", 0),
+        deselected=counts.get("deselected", 0),
         failures=tuple(failures),
         finished=bool(last),
     )
@@ -91,13 +124,33 @@ def tests(printed: str) -> Tests:
 
 def pytest(printed: str, status: int) -> Outcome:
     found = tests(printed)
-    said = f"{found.passed}/{found.failed}/{found.skipped}"
     if not found.finished:
         return Outcome("did not finish", False, (f"pytest: {last(printed)}",))
+    said = f"{found.passed}/{found.failed}/{found.skipped}/{found.deselected}"
     reasons = [_short(failure) for failure in found.failures[:REASONS]]
     if len(found.failures) > REASONS:
         reasons.append(f"and {len(found.failures) - REASONS} more tests")
-    return Outcome(said, status == 0 and found.passed > 0, tuple(reasons))
+    seen = found.passed > found.skipped
+    if not seen:
+        reasons.append(f"{found.skipped} tests skipped, {found.passed} passed: too little was seen")
+    return Outcome(said, status == 0 and not found.failed and seen, tuple(reasons))
+
+
+def pytest_so_far(printed: str) -> Outcome:
+    """Until the time was up; ok if nothing had failed by then."""
+    fallen = _TESTED.findall(printed)
+    count = [outcome for _, outcome in fallen]
+    failures = [_short(test) for test, outcome in fallen if outcome in ("FAILED", "ERROR")]
+    said = f"{count.count('PASSED')}/{len(failures)}/{count.count('SKIPPED')}, not all reached"
+    return Outcome(said if fallen else "none finished", not failures, tuple(failures[:REASONS]))
+
+
+def complaint(found: dict[str, Any] | None, printed: str) -> str:
+    """Of a command that answered with an error, or with nothing that can be read."""
+    error = (found or {}).get("error")
+    if isinstance(error, dict) and "message" in error:
+        return " ".join(str(error[part]) for part in ("message", "hint") if error.get(part))[:300]
+    return str(error)[:300] if error else last(printed)
 
 
 def _short(failure: str) -> str:

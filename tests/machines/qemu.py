@@ -18,7 +18,7 @@ from pathlib import Path
 
 from . import roots
 from .archive import Archives, require_programs
-from .errors import CannotBeHad
+from .errors import CannotBeHad, SetupFailed
 from .guests import GUESTS, Guest
 
 PROGRAM = "qemu-system-x86_64"
@@ -65,7 +65,7 @@ def ensure(cache: Path, archives: Archives, kernel: Path, say: Callable[[str], N
     else:
         command = _from_archive(cache, archives, say)
         if not new_enough(_printed(command)):
-            raise CannotBeHad(f"QEMU from the archive does not start here: {_printed(command)}")
+            raise SetupFailed(f"QEMU from the archive does not start here: {_printed(command)}")
     return Qemu(command, "kvm" if _kvm_works(command, kernel) else "tcg")
 
 

@@ -11,18 +11,27 @@ from .cells import CELLS
 from .guests import GUESTS
 
 FILE = Path("docs/machines-tested.md")
+GREEN, REFUSED, OUT_OF_TIME, RED = "green", "refused", "out of time", "red"
 _HEAD = """\
 # Machines Belljar was tested on
 
 Written by `make test-machines`; see [CONTRIBUTING.md](../CONTRIBUTING.md#machines). Each row is
 one session in a QEMU guest made from the distribution's own archive. A row is replaced when that
 session runs again, so rows may be of different days. *Probes* are those that held of those that
-apply; *tests* are passed / failed / skipped.
+apply, and how many do not apply; *tests* are passed / failed / skipped / left out. A commit with a
+plus had changes beside it. The results:
+
+- **green**: doctor found all that this machine can give, every probe that applies held, and no test
+  failed;
+- **refused**: the machine keeps ordinary users from sandboxes until somebody allows them, Belljar
+  refused to run anything, and doctor said what to type;
+- **out of time**: nothing had failed when the time was up, and not everything was reached;
+- **red**: anything else.
 
 """
 _COLUMNS = (
     "guest", "kernel", "Python", "session", "selection", "doctor", "probes", "tests", "result",
-    "when", "why",
+    "commit", "when", "why",
 )  # fmt: skip
 
 
@@ -36,9 +45,15 @@ class Row:
     doctor: str
     probes: str
     tests: str
-    ok: bool
+    result: str
+    commit: str
     when: str
     reasons: tuple[str, ...] = ()
+
+    @property
+    def is_red(self) -> bool:
+        """Whatever else a table may say by hand, too."""
+        return self.result not in (GREEN, REFUSED, OUT_OF_TIME)
 
 
 def write(rows: Iterable[Row], file: Path = FILE) -> None:
@@ -63,7 +78,8 @@ def render(rows: Iterable[Row]) -> str:
     lines = [_line(_COLUMNS), _line(["---"] * len(_COLUMNS))]
     for row in rows:
         values = [row.guest, row.kernel, row.python, row.cell, row.selection, row.doctor]
-        values += [row.probes, row.tests, "green" if row.ok else "**red**", row.when]
+        result = f"**{row.result}**" if row.is_red else row.result
+        values += [row.probes, row.tests, result, row.commit, row.when]
         lines.append(
             _line([*map(_cell, values), "<br>".join(filter(None, map(_cell, row.reasons)))])
         )
@@ -80,7 +96,8 @@ def read(text: str) -> list[Row]:
         values = _split(line)
         if len(values) != len(_COLUMNS):
             continue
-        guest, kernel, python, cell, selection, doctor, probes, tests, result, when, why = values
+        guest, kernel, python, cell, selection, doctor, probes, tests, *rest = values
+        result, commit, when, why = rest
         found.append(
             Row(
                 guest=guest,
@@ -91,7 +108,8 @@ def read(text: str) -> list[Row]:
                 doctor=doctor,
                 probes=probes,
                 tests=tests,
-                ok=result == "green",
+                result=result.strip("*"),
+                commit=commit,
                 when=when,
                 reasons=tuple(part for part in why.split("<br>") if part),
             )

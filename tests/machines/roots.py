@@ -1,21 +1,24 @@
-"""A guest's root: made once by mmdebstrap, kept as a folder and as an ext4 image, never changed."""
+"""A guest's root: made once by mmdebstrap, kept as a folder and as an ext4 image.
+
+It is never changed, and made anew when its recipe changes or its age is past the guest's limit.
+"""
 
 from __future__ import annotations
 
+import inspect
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 from .archive import Archives, require_programs
-from .errors import CannotBeHad
+from .errors import CannotBeHad, SetupFailed, mount_error, setup_error
 from .guests import Guest
 
-RECIPE = "1"
-"""Raised when what `prepare` or `build` does changes: then all roots are made anew."""
 SIZE = "6G"
 """Of the image, which is sparse."""
 CONTAINER = "var/lib/belljar-machines/container.tar"
@@ -46,33 +49,51 @@ MASKED = (
 
 
 def key(guest: Guest) -> str:
-    return guest.key(RECIPE)
+    """Of whatever decides what is in a root: its packages, and the text of what makes it."""
+    recipe = [inspect.getsource(part) for part in (bootstrap, prepare, filesystem)]
+    return guest.key("\n".join([*recipe, _UNIT, *MASKED, SIZE]))
 
 
-def folder(guest: Guest, cache: Path) -> Path:
-    return cache / "roots" / f"{guest.name}-{key(guest)}"
+def folder(guest: Guest, cache: Path, day: date) -> Path:
+    return cache / "roots" / f"{guest.name}-{key(guest)}-{day:%Y%m%d}"
 
 
-def image(guest: Guest, cache: Path) -> Path:
-    return folder(guest, cache).with_suffix(".ext4")
+def image(root: Path) -> Path:
+    return root.with_suffix(".ext4")
+
+
+def newest(guest: Guest, cache: Path) -> tuple[Path, date] | None:
+    """The root in the cache that this recipe made, and the day it was made."""
+    for ext4 in sorted(cache.glob(f"roots/{guest.name}-{key(guest)}-*.ext4"), reverse=True):
+        return ext4.with_suffix(""), datetime.strptime(ext4.stem[-8:], "%Y%m%d").date()
+    return None
 
 
 def ensure(guest: Guest, cache: Path, archives: Archives, say: Callable[[str], None]) -> Path:
-    """Makes the root unless it is there; the folder's name says what is in it."""
-    made, ext4 = folder(guest, cache), image(guest, cache)
-    if ext4.is_file():
-        return made
+    """Makes the root unless it is there. One past its age is made anew, so that a guest has the
+    kernel and the Python that people get today; without a network the old one is taken."""
+    found, today = newest(guest, cache), datetime.now(UTC).date()
+    if found and (today - found[1]).days < guest.fresh_days:
+        return found[0]
+    try:
+        return build(guest, folder(guest, cache, today), archives, say)
+    except CannotBeHad as error:
+        if not found:
+            raise
+        say(f"{guest.title}: its root of {found[1]}, as a newer one cannot be had: {error}")
+        return found[0]
+
+
+def build(guest: Guest, made: Path, archives: Archives, say: Callable[[str], None]) -> Path:
     if platform.machine() != "x86_64":
         raise CannotBeHad("guests are made for x86-64 only")
     if os.geteuid() != 0:
         raise CannotBeHad("only root can make a guest's root")
     require_programs()
     made.parent.mkdir(parents=True, exist_ok=True)
-    # Older ones, and what a build that was killed left behind.
-    for pattern in (f"{guest.name}-*", f"making-{guest.name}-*"):
-        for old in made.parent.glob(pattern):
-            remove(old)
     prefix = f"making-{guest.name}-"
+    for left in made.parent.glob(f"{prefix}*"):  # by a build that was killed
+        remove(left)
     with tempfile.TemporaryDirectory(dir=made.parent, prefix=prefix) as place:
         scratch = Path(place, "scratch")
         scratch.mkdir()
@@ -85,10 +106,13 @@ def ensure(guest: Guest, cache: Path, archives: Archives, say: Callable[[str], N
             tar.parent.mkdir(parents=True)
             bootstrap(guest, tar, archives, include=guest.image, variant="essential", place=scratch)
         prepare(root)
+        kernel(root)
         say(f"{guest.title}: its image")
         filesystem(root, Path(place, "image"), label="root", size=SIZE)
+        for old in made.parent.glob(f"{guest.name}-*"):
+            remove(old)
         os.rename(root, made)
-        os.rename(Path(place, "image"), ext4)
+        os.rename(Path(place, "image"), image(made))
     return made
 
 
@@ -124,7 +148,10 @@ def bootstrap(
     )
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.startswith(("E:", "Err:"))]
-        raise CannotBeHad(f"{guest.title}: {' '.join(said) or done.stderr[-500:]}")
+        message = f"{guest.title}: {' '.join(said) or done.stderr[-500:]}"
+        if done.stderr.startswith("unshare:"):
+            raise mount_error(message, done.stderr)
+        raise setup_error(message, done.stderr)
 
 
 def prepare(root: Path) -> None:
@@ -161,7 +188,7 @@ def in_root(root: Path, script: str) -> None:
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise CannotBeHad(f"{script}: {done.stderr.strip()}")
+        raise SetupFailed(f"{script}: {done.stderr.strip()}")
 
 
 def filesystem(root: Path, target: Path, *, label: str, size: str) -> None:
@@ -175,7 +202,7 @@ def filesystem(root: Path, target: Path, *, label: str, size: str) -> None:
         command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise CannotBeHad(f"mke2fs: {done.stderr.strip()}")
+        raise SetupFailed(f"mke2fs: {done.stderr.strip()}")
 
 
 def in_bytes(size: str) -> int:
@@ -189,7 +216,7 @@ def kernel(root: Path) -> tuple[Path, Path | None]:
     """
     found = sorted(root.glob("boot/vmlinuz-*"))
     if not found:
-        raise CannotBeHad(f"no kernel in {root}")
+        raise SetupFailed(f"no kernel in {root}")
     newest = found[-1]
     initrd = newest.with_name(f"initrd.img-{newest.name.removeprefix('vmlinuz-')}")
     return newest, initrd if initrd.is_file() else None
@@ -211,7 +238,7 @@ def remove(path: Path) -> None:
     """Never with something mounted in it, which might be this machine's /proc or /dev."""
     mounted = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     if any(place.startswith(f"{path}/") for place in mounted):
-        raise CannotBeHad(f"something is mounted in {path}: umount it first")
+        raise SetupFailed(f"something is mounted in {path}: umount it first")
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,9 +18,16 @@ from tests.machines import (
     layers,
     matrix,
     qemu,
+    roots,
     selections,
 )
-from tests.machines.errors import CannotBeHad
+from tests.machines.errors import (
+    CannotBeHad,
+    MachinesError,
+    SetupFailed,
+    mount_error,
+    setup_error,
+)
 from tests.machines.guest import console_tail
 
 
@@ -107,7 +117,7 @@ def test_a_package_is_found_by_its_whole_name() -> None:
         "Package: ubuntu-keyring\nVersion: 1\nFilename: pool/u/k.deb\nSize: 3\n"
     )
     assert archive.package_file("ubuntu-keyring", index) == "pool/u/k.deb"
-    with pytest.raises(CannotBeHad):
+    with pytest.raises(SetupFailed):
         archive.package_file("ubuntu", index)
 
 
@@ -148,15 +158,96 @@ def test_a_root_is_only_ever_the_lower_layer(tmp_path: Path) -> None:
         "mount -t overlay -o"
         " 'lowerdir=/cache/a root,upperdir=/mnt/upper,workdir=/mnt/work' overlay /mnt/new"
     ]
-    assert f"mount --rbind -o ro {tmp_path} .{tmp_path}" in lines
+    assert f"mount --bind -o ro {tmp_path} .{tmp_path}" in lines
+    assert not any("--rbind" in line for line in lines)  # what is below would stay writable
     assert lines.index("pivot_root . .old") > lines.index("mount --bind /cache/srv srv")
 
 
-def test_a_root_is_made_anew_when_its_packages_change() -> None:
+def test_a_root_is_made_anew_when_its_packages_or_its_recipe_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     trixie = guests.GUESTS["trixie"]
-    keys = {guest.key("1") for guest in guests.GUESTS.values()}
+    keys = {roots.key(guest) for guest in guests.GUESTS.values()}
     assert len(keys) == len(guests.GUESTS)
-    assert trixie.key("1") != trixie.key("2")
+    keys.add(roots.key(replace(trixie, packages=(*trixie.packages, "strace"))))
+    monkeypatch.setattr(roots, "_UNIT", f"{roots._UNIT}# changed\n")
+    keys.add(roots.key(trixie))
+    monkeypatch.setattr(roots, "prepare", print_nothing)
+    keys.add(roots.key(trixie))
+    assert len(keys) == len(guests.GUESTS) + 3
+
+
+def print_nothing(root: Path) -> None:
+    """Another recipe."""
+
+
+@pytest.fixture
+def aged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, bool], str]:
+    """The root taken when there is one of so many days ago, and the archive is there or not."""
+    forky = guests.GUESTS["forky"]
+
+    def ensure(days: int, reachable: bool) -> str:
+        def build(guest: guests.Guest, made: Path, *more: object) -> Path:
+            if not reachable:
+                raise CannotBeHad("no network")
+            return made
+
+        monkeypatch.setattr(roots, "build", build)
+        day = datetime.now(UTC).date() - timedelta(days=days)
+        (tmp_path / "roots").mkdir(exist_ok=True)
+        roots.image(roots.folder(forky, tmp_path, day)).touch()
+        return roots.ensure(forky, tmp_path, archive.Archives(tmp_path), print).name[-8:]
+
+    return ensure
+
+
+@pytest.mark.parametrize(
+    ("days", "reachable", "taken"), [(1, True, 1), (30, True, 0), (30, False, 30)]
+)
+def test_a_root_ages_and_an_old_one_is_better_than_none(
+    aged: Callable[[int, bool], str], days: int, reachable: bool, taken: int
+) -> None:
+    day = datetime.now(UTC).date() - timedelta(days=taken)
+    assert aged(days, reachable) == f"{day:%Y%m%d}"
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("E: Unable to locate package docker-cly", SetupFailed),
+        ("E: You don't have enough free space in /var/cache/apt/archives/.", SetupFailed),
+        ("mke2fs: Could not allocate block in ext2 filesystem while writing", SetupFailed),
+        ("E: The repository 'http://one.test/debian sid Release' does not have…", SetupFailed),
+        ("Err:1 http://one.test/debian sid\n  Could not connect to one.test:80", CannotBeHad),
+        ("  Temporary failure resolving 'one.test'", CannotBeHad),
+        ("  cause: dns error\n  cause: failed to lookup address information", CannotBeHad),
+    ],
+)
+def test_only_a_missing_network_is_passed_over(said: str, kind: type[MachinesError]) -> None:
+    """A broken recipe or a full disk must be red in CI."""
+    assert type(setup_error("it failed", said)) is kind
+
+
+def test_a_missing_privilege_is_passed_over_and_a_wrong_mount_is_not() -> None:
+    denied = mount_error("no place", "unshare: unshare failed: Operation not permitted")
+    wrong = mount_error("no place", "mount: /mnt/new: special device overlay does not exist.")
+    assert type(denied) is CannotBeHad
+    assert type(wrong) is SetupFailed
+
+
+def test_a_root_without_a_kernel_is_a_failure(tmp_path: Path) -> None:
+    with pytest.raises(SetupFailed, match="no kernel"):
+        roots.kernel(tmp_path)
+
+
+def test_guests_side_by_side_boot_for_each_cell() -> None:
+    chosen = matrix.choose("trixie", "root,user,docker-root,docker-user")
+    assert matrix.units(chosen, 1) == chosen
+    assert [names([unit]) for unit in matrix.units(chosen, 2)] == [
+        {"trixie": ["root"]},
+        {"trixie": ["user"]},
+        {"trixie": ["docker-root", "docker-user"]},  # the daemon takes minutes to start
+    ]
 
 
 def test_every_cell_goes_through_a_session_of_its_own() -> None:
@@ -172,6 +263,15 @@ def test_every_cell_goes_through_a_session_of_its_own() -> None:
 def test_containers_get_the_documented_options() -> None:
     deploy = Path(__file__).parents[2].joinpath("deploy/README.md").read_text()
     assert f'options="{" ".join(cells.CONTAINER_OPTIONS)}"' in deploy
+
+
+def test_what_differs_from_machine_to_machine_is_asked_everywhere() -> None:
+    full, quick = selections.SELECTIONS["full"].tests, selections.SELECTIONS["quick"].tests
+    for name in ("systemd_scope", "doctor_advice", "docker_jail"):
+        assert f"tests/functional/test_{name}.py" in full
+    assert "tests/security/test_shadow_modules.py" in full
+    assert "tests/functional/test_systemd_scope.py" in quick
+    assert all("BELLJAR_CHANGE_MACHINE=1" in cell.wrap("true") for cell in cells.CELLS.values())
 
 
 def test_selections_name_tests_that_are_there() -> None:
@@ -196,29 +296,36 @@ def test_tests_left_out_are_there_and_left_out() -> None:
         file, _, name = test.partition("::")
         assert f"def {name}(" in (repository / file).read_text(), test
     command = selections.pytest_command(selections.SELECTIONS["quick"], "python")
+    assert "--deselect" not in command  # none of them is asked for
+    command = selections.pytest_command(selections.SELECTIONS["full"], "python")
     assert "--deselect=tests/functional/test_limits.py::test_time_is_up_for_everyone" in command
     assert "-n" not in command.split()
 
 
-def test_only_what_is_installed_makes_a_new_venv(tmp_path: Path) -> None:
-    trixie, keys = guests.GUESTS["trixie"], []
+def test_only_what_is_installed_makes_a_new_venv(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, keys = Path("trixie-1-20260101"), []
     for dependency, width in (("rich", 100), ("rich", 90), ("typer", 90)):
         (tmp_path / "pyproject.toml").write_text(
             f'[build-system]\nrequires = ["x"]\n[project]\ndependencies = ["{dependency}"]\n'
             f"[tool.ruff]\nline-length = {width}\n"
         )
-        keys.append(layers.setup_key(trixie, tmp_path))
+        keys.append(layers.setup_key(root, tmp_path))
     assert keys[0] == keys[1] != keys[2]
-    assert keys[2] != layers.setup_key(guests.GUESTS["noble"], tmp_path)
+    keys.append(layers.setup_key(Path("trixie-1-20260201"), tmp_path))
+    monkeypatch.setattr(layers, "_ENVIRONMENTS", "true")
+    keys.append(layers.setup_key(root, tmp_path))
+    assert len(set(keys)) == 4
 
 
 def test_every_changed_file_makes_a_new_layer(tmp_path: Path) -> None:
-    trixie, file = guests.GUESTS["trixie"], Path("src.py")
+    root, file = Path("trixie-1-20260101"), Path("src.py")
     keys = set()
     for text, mode in (("a", 0o644), ("b", 0o644), ("b", 0o755)):
         (tmp_path / file).write_text(text)
         (tmp_path / file).chmod(mode)
-        keys.add(layers.key(trixie, tmp_path, [file]))
+        keys.add(layers.key(root, tmp_path, [file]))
     assert len(keys) == 3
 
 

@@ -7,6 +7,10 @@ import json
 import pytest
 
 from tests.machines import outcomes
+from tests.machines.expectations import Expected, expected
+from tests.machines.guests import GUESTS
+
+ANY = Expected(frozenset())
 
 SUMMARY = """\
 ....F.s                                                              [100%]
@@ -17,10 +21,12 @@ ERROR tests/functional/test_kept.py::test_s1_state[a b] - belljar.errors.EngineE
 """
 
 
-def control(name: str, *, works: bool, essential: bool) -> dict[str, object]:
+def control(
+    name: str, *, works: bool, essential: bool, mechanism: str = "cgroup"
+) -> dict[str, object]:
     return {
         "name": name,
-        "mechanism": "cgroup",
+        "mechanism": mechanism,
         "works": works,
         "essential": essential,
         "hint": f"mend {name}",
@@ -65,8 +71,8 @@ def test_a_run_in_which_nothing_passed_is_red() -> None:
 def test_many_failures_are_counted_in_the_reasons() -> None:
     lines = "".join(f"FAILED tests/functional/test_run.py::test_{n} - no\n" for n in range(9))
     outcome = outcomes.pytest(f"{lines}9 failed in 1.00s", 1)
-    assert outcome.said == "0/9/0"
-    assert outcome.reasons[-1] == "and 5 more tests"
+    assert outcome.said == "0/9/0/0"
+    assert "and 5 more tests" in outcome.reasons
 
 
 def test_json_is_found_between_other_lines() -> None:
@@ -80,7 +86,7 @@ def test_doctor_tells_what_is_reduced_and_why() -> None:
         control("memory", works=False, essential=False),
         control("pids", works=True, essential=True),
     ]
-    outcome = outcomes.doctor(json.dumps({"ok": True, "controls": controls}))
+    outcome = outcomes.doctor(json.dumps({"ok": True, "controls": controls}), ANY)
     assert outcome.ok
     assert outcome.said == "✓, reduced: memory"
     assert outcome.reasons == ("doctor: memory (cgroup): mend memory",)
@@ -88,15 +94,15 @@ def test_doctor_tells_what_is_reduced_and_why() -> None:
 
 def test_doctor_that_finds_no_sandbox_is_red() -> None:
     controls = [control("sandbox", works=False, essential=True)]
-    outcome = outcomes.doctor(json.dumps({"ok": False, "controls": controls}))
+    outcome = outcomes.doctor(json.dumps({"ok": False, "controls": controls}), ANY)
     assert not outcome.ok
     assert outcome.said == "✗ sandbox"
 
 
 def test_a_doctor_that_crashes_is_red_with_its_last_line() -> None:
-    outcome = outcomes.doctor("Traceback (most recent call last):\n  …\nKeyError: 'x'\n")
+    outcome = outcomes.doctor("Traceback (most recent call last):\n  …\nKeyError: 'x'\n", ANY)
     assert not outcome.ok
-    assert outcome.reasons == ("KeyError: 'x'",)
+    assert outcome.reasons == ("doctor: KeyError: 'x'",)
 
 
 def test_probes_held_of_those_that_apply() -> None:
@@ -106,9 +112,106 @@ def test_probes_held_of_those_that_apply() -> None:
         {"id": "AP-01", "outcome": "inapplicable", "detail": "needs the HTTP service"},
     ]
     outcome = outcomes.probes(json.dumps({"ok": False, "held": 1, "probes": probes}))
-    assert (outcome.said, outcome.ok) == ("1/2", False)
+    assert (outcome.said, outcome.ok) == ("1/2, 1 n/a", False)
     assert outcome.reasons == ("NW-02: reached the host",)
 
 
 def test_no_probe_is_no_proof() -> None:
     assert not outcomes.probes("belljar: no sandbox could be started\n").ok
+
+
+@pytest.mark.parametrize("said", [{"error": {"message": "no", "hint": "type"}}, {"error": "no"}])
+def test_an_error_in_place_of_an_answer_is_red_and_told(said: dict[str, object]) -> None:
+    for outcome in (outcomes.doctor(json.dumps(said), ANY), outcomes.probes(json.dumps(said))):
+        assert not outcome.ok
+        assert ": no" in outcome.reasons[0]
+
+
+def limits(mechanism: str, *, works: bool = True) -> str:
+    names = ("memory", "processes", "cpu")
+    controls = [control(name, works=works, essential=False, mechanism=mechanism) for name in names]
+    return json.dumps({"ok": True, "controls": controls})
+
+
+@pytest.mark.parametrize(
+    ("guest", "cell", "watchdog_is_ok"),
+    [
+        ("trixie", "root", False),
+        ("trixie", "user", False),
+        ("bookworm", "user-service", False),
+        ("forky", "user-scope", False),
+        ("jammy", "user", False),
+        ("noble", "user-advised", False),
+        ("trixie", "docker-user", True),
+        ("trixie", "docker-root", True),
+    ],
+)
+def test_a_watchdog_where_a_cgroup_can_be_had_is_red(
+    guest: str, cell: str, watchdog_is_ok: bool
+) -> None:
+    wanted = expected(GUESTS[guest], cell)
+    weak = outcomes.doctor(limits("cgroup; instead: a watchdog", works=False), wanted)
+    assert weak.ok is watchdog_is_ok
+    assert outcomes.doctor(limits("cgroup-v2 (a scope of the user's systemd)"), wanted).ok
+    assert outcomes.doctor(limits("cgroup-v1"), wanted).ok is watchdog_is_ok
+    assert outcomes.doctor('{"ok": true, "controls": []}', wanted).ok is watchdog_is_ok
+
+
+def test_jammys_users_have_no_cpu_controller_and_its_root_has() -> None:
+    assert expected(GUESTS["jammy"], "user").limits == {"memory", "processes"}
+    assert "cpu" in expected(GUESTS["jammy"], "root").limits
+
+
+@pytest.mark.parametrize(
+    ("guest", "cell", "refused"),
+    [
+        ("noble", "user", True),
+        ("noble", "root", False),
+        ("noble", "user-advised", False),
+        ("trixie", "user", False),
+    ],
+)
+def test_a_refusal_with_advice_is_right_only_where_the_machine_restricts(
+    guest: str, cell: str, refused: bool
+) -> None:
+    controls = [control("user_namespaces", works=False, essential=True)]
+    outcome = outcomes.doctor(
+        json.dumps({"ok": False, "controls": controls}), expected(GUESTS[guest], cell)
+    )
+    assert (outcome.ok, outcome.refused) == (refused, refused)
+    silent = [{**controls[0], "hint": ""}]
+    answer = json.dumps({"ok": False, "controls": silent})
+    assert not outcomes.doctor(answer, expected(GUESTS[guest], cell)).ok
+
+
+def test_more_skipped_than_passed_is_red() -> None:
+    outcome = outcomes.pytest("1 passed, 250 skipped in 9.00s", 0)
+    assert not outcome.ok
+    assert "250 tests skipped" in outcome.reasons[0]
+
+
+def test_what_was_left_out_is_counted() -> None:
+    assert outcomes.pytest("9 passed, 3 skipped, 2 deselected in 9.00s", 0).said == "9/0/3/2"
+
+
+def test_probes_until_the_time_was_up() -> None:
+    printed = "verdict 1/9 FS-01 held \nverdict 2/9 NW-02 inapplicable no IPv6\n"
+    early = outcomes.probes_so_far(printed)
+    assert (early.said, early.ok) == ("1/1, 7 not reached", True)
+    broken = outcomes.probes_so_far(f"{printed}verdict 3/9 FS-07 broken it reads /etc\nverd")
+    assert (broken.said, broken.ok) == ("1/2, 6 not reached", False)
+    assert broken.reasons == ("FS-07: it reads /etc",)
+    assert outcomes.probes_so_far("").said == "none finished"
+
+
+def test_tests_until_the_time_was_up() -> None:
+    printed = (
+        "collecting ... collected 62 items\n"
+        "tests/functional/test_run.py::test_a[x y] PASSED      [  1%]\n"
+        "tests/functional/test_run.py::test_b SKIPPED (no)     [  2%]\n"
+    )
+    early = outcomes.pytest_so_far(f"{printed}tests/functional/test_run.py::test_c ")
+    assert (early.said, early.ok) == ("1/0/1, not all reached", True)
+    failed = outcomes.pytest_so_far(f"{printed}tests/functional/test_run.py::test_c FAILED [  3%]")
+    assert (failed.said, failed.ok) == ("1/1/1, not all reached", False)
+    assert failed.reasons == ("functional/test_run.py::test_c",)
