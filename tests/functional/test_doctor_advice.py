@@ -23,12 +23,13 @@ import pytest
 
 from belljar.engines.jail.advice import APPARMOR, CLONE
 from belljar.runtimes.interpreter import base_interpreter
+from tests import same_ids
 
 BELLJAR = [sys.executable, "-m", "belljar.cli.main"]
 SETTING = Path("/etc/sysctl.d/zz-belljar-max_user_namespaces.conf")
 # A user namespace whose root may change how many there may be below it, and an /etc/sysctl.d that
 # is nobody else's. The last word of a line of the script is what the test is about.
-OWN = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
+OWN = (*same_ids.prefix(), "sh", "-c")
 PREPARED = "mount -t tmpfs none /etc/sysctl.d && echo 0 > /proc/sys/user/max_user_namespaces && "
 
 
