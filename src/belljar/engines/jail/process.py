@@ -29,14 +29,16 @@ _REFUSED = {
     errno.ENOMEM: "the kernel has no memory left for another sandbox",
     errno.EMFILE: ROOM_HINT,
 }
-"""By what the kernel answered; anything else is no lack of room."""
+"""Hints by the kernel's errno. With any other, the host does not lack room."""
 
 
 class Born(NamedTuple):
+    """What the zygote hands over with a new sandbox."""
+
     pidfd: int
     """Of its pid 1."""
     sockets: int | None
-    """A file that counts its sockets, where their queues cannot be short (netns)."""
+    """A file that counts its sockets, where their queues cannot be shortened (netns)."""
 
 
 class Zygote:
@@ -189,7 +191,7 @@ class Zygote:
             if len(received) < handles and "error" not in reply:
                 for descriptor in received:
                     os.close(descriptor)
-                raise EngineError("it made a sandbox that we have no descriptor left for")
+                raise EngineError("it made a sandbox, but we have no descriptor left for it")
             return reply, received
         except OSError as error:
             raise self._broken(error) from error
@@ -220,7 +222,7 @@ class Zygote:
 
 
 def _what_to_do() -> str:
-    from . import advice  # much to load, and only those without a jail need it
+    from . import advice  # much to load, and needed only where the jail does not work
 
     return advice.hint(0, advice.gather(), own=DOCTOR_HINT)
 
