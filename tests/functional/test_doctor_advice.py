@@ -164,7 +164,7 @@ def test_fix_with_sudo_is_about_the_user_who_typed_it(sudo: bool) -> None:
     script = f"env {who} {shlex.join([sys.executable, '-c', AS_ROOT])}; cat {switch}"
     done = own_place(script, prepared=prepared)
     assert done.stdout.endswith("\n1\n" if sudo else "\n0\n"), done.stdout + done.stderr
-    assert ("ask as an ordinary user about theirs" in done.stdout) != sudo
+    assert ("run it as that user" in done.stdout) != sudo
 
 
 def test_fix_writes_nothing_unasked() -> None:
