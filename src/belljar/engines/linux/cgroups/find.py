@@ -210,6 +210,14 @@ def _judge(folder: str, *, shared: bool, tree: Tree, uid: int, pid: int) -> Hier
     )
 
 
+def has_v2() -> bool:
+    """Whether there is a v2 tree with a controller that limits memory: systemd's scopes are there."""
+    tree = Tree()
+    mounts = parse_mounts(_given(None, "/proc/self/mountinfo", tree))
+    points = [mount.point for mount in mounts if mount.kind == "cgroup2"]
+    return any("memory" in (tree.read(f"{at}/cgroup.controllers") or "") for at in points)
+
+
 def in_scope(scope: Scope) -> Hierarchy | Absent:
     """The place that systemd gave us."""
     tree = Tree()
