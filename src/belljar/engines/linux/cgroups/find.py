@@ -211,7 +211,7 @@ def _judge(folder: str, *, shared: bool, tree: Tree, uid: int, pid: int) -> Hier
 
 
 def has_v2() -> bool:
-    """Whether there is a v2 tree with a controller that limits memory: systemd's scopes are there."""
+    """Whether there is a v2 tree that can limit memory: systemd's scopes are in it."""
     tree = Tree()
     mounts = parse_mounts(_given(None, "/proc/self/mountinfo", tree))
     points = [mount.point for mount in mounts if mount.kind == "cgroup2"]
