@@ -17,7 +17,7 @@ _HINT_USER_CONTROLLERS = (
     "as root: systemctl edit user@.service, add the lines [Service] and Delegate=cpu memory pids, "
     "then log in again"
 )
-HINT_USER_CPU = f"the user's systemd was not given the controller cpu. {_HINT_USER_CONTROLLERS}"
+HINT_USER_CPU = f"the user's systemd does not have the cpu controller. {_HINT_USER_CONTROLLERS}"
 _HINT_ROOT = (
     "start Belljar in a group of its own: systemd-run --scope -p Delegate=yes <command>; in a "
     "container move the others aside first: mkdir /sys/fs/cgroup/init && "
