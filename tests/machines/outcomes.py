@@ -103,7 +103,7 @@ def late_tests(printed: str) -> tuple[str, ...]:
 
 def second(first: Outcome, again: Outcome) -> Outcome:
     """What counts is the second try; the first one stays in the table."""
-    reasons = tuple(f"at the second try: {reason}" for reason in first.reasons)
+    reasons = tuple(f"at the first try: {reason}" for reason in first.reasons)
     return Outcome(
         f"{first.said}, then {again.said}", again.ok, (*again.reasons, *reasons)[:REASONS]
     )
