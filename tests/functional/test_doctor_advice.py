@@ -221,7 +221,7 @@ def test_a_link_is_not_replaced() -> None:
 
 def test_what_cannot_be_taken_back_is_said_after_what_failed_first() -> None:
     """Loading fails, and by then /etc/sysctl.d is read-only."""
-    failing = "echo no good >&2; mount -o remount,ro /etc/sysctl.d; exit 1"
+    failing = "echo no good >&2; mount -o remount,bind,ro /etc/sysctl.d; exit 1"
     script = f"$belljar doctor --fix --yes >/dev/null; ls {SETTING}"
     done = own_place(sysctl_that_does(failing) + script)
     first, hint = done.stderr.splitlines()[:2]
