@@ -18,7 +18,10 @@ def default_home() -> Path:
     """`BELLJAR_HOME`, or the XDG data directory."""
     if explicit := os.environ.get("BELLJAR_HOME"):
         return Path(explicit)
-    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    try:
+        data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    except RuntimeError as error:  # no HOME, and no account of this uid
+        raise InvalidRequest("there is no home directory", hint="set BELLJAR_HOME") from error
     return Path(data) / "belljar"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -13,9 +14,30 @@ from typing import Any
 import pytest
 
 from belljar.engines.jail import checks
-from belljar.engines.linux import cgroups
+from belljar.engines.linux import cgroups, kernel
 
 COMMAND = [sys.executable, "-m", "belljar.cli.main", "doctor"]
+# A program behind a filter that answers some system calls with an error: NUMBER=ERRNO … -- COMMAND
+REFUSING = """
+import ctypes, os, struct, sys
+mark = sys.argv.index("--")
+code = [(0x20, 0, 0, 0)]
+for rule in sys.argv[1:mark]:
+    number, error = map(int, rule.split("="))
+    code += [(0x15, 0, 1, number), (0x06, 0, 0, 0x0005_0000 | error)]
+code.append((0x06, 0, 0, 0x7FFF_0000))
+filter = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in code))
+program = ctypes.create_string_buffer(struct.pack("HP", len(code), ctypes.addressof(filter)))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program, 0, 0) == 0
+os.execv(sys.argv[mark + 1], sys.argv[mark + 1:])
+"""
+
+
+def refusing(**answers: int) -> tuple[str, ...]:
+    """A prefix: the command after it is refused these system calls."""
+    rules = [f"{kernel.NUMBERS[name]}={code}" for name, code in answers.items()]
+    return (sys.executable, "-c", REFUSING, *rules, "--")
 
 
 def doctor(*arguments: str, prefix: tuple[str, ...] = ()) -> tuple[int, dict[str, Any]]:
@@ -99,6 +121,31 @@ def test_trying_leaves_the_host_as_it_was() -> None:
     assert state() == before
 
 
+def test_few_open_files_are_enough() -> None:
+    """Defect: each trial left two of them open, and a wall that works was refused."""
+    status, findings = doctor(prefix=("sh", "-c", 'ulimit -n 40 && exec "$@"', "sh"))
+    assert status == 0, [item for item in findings["controls"] if not item["works"]]
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [("open_tree", errno.ENOSYS), ("move_mount", errno.EPERM), ("close_range", errno.ENOSYS)],
+)
+def test_what_plain_sandboxes_do_without_is_not_essential(call: str, code: int) -> None:
+    status, findings = doctor(prefix=refusing(**{call: code}))
+    assert status == 0 and findings["controls"][-1]["works"]
+    assert findings["network"]["ready"] == (call == "close_range")
+
+
+@pytest.mark.parametrize("call", ["pidfd_open", "memfd_create"])
+def test_a_call_that_is_refused_is_not_taken_for_a_lack_of_room(call: str) -> None:
+    status, findings = doctor(prefix=refusing(**{call: errno.ENOSYS}))
+    first, *_, last = findings["controls"]
+    assert status == 1 and not first["works"] and not last["works"]
+    assert "ENOSYS" in first["hint"] and "SystemCallFilter=" in last["hint"]
+    assert "used up" not in last["hint"]
+
+
 def test_namespaces_used_up_are_noticed() -> None:
     """In a user namespace that may make no further ones, the walls cannot be built."""
     if not shutil.which("unshare"):
@@ -111,6 +158,50 @@ def test_namespaces_used_up_are_noticed() -> None:
     assert not by_name["user_namespaces"]["works"]
     assert "sysctl -w user.max_user_namespaces=" in by_name["user_namespaces"]["hint"]
     assert not by_name["sandbox"]["works"] and by_name["sandbox"]["hint"]
+
+
+# A root without /tmp, in a mount namespace.
+WITHOUT_TMP = """
+mount -t tmpfs none /mnt && cd /mnt
+for each in /*; do case $each in
+  /tmp | /mnt) ;;
+  *) if [ -L $each ]; then cp -P $each .; elif [ -d $each ]
+     then mkdir .$each && mount --rbind $each .$each; fi ;;
+esac; done
+pivot_root . . && umount -l . && cd / && exec "$@"
+"""
+
+
+def test_without_tmp_it_says_so() -> None:
+    if not shutil.which("pivot_root", path="/usr/sbin:/sbin:/usr/bin:/bin"):
+        pytest.skip("needs pivot_root (util-linux)")
+    if sys.executable.startswith("/tmp/") or not os.path.isdir("/mnt"):
+        pytest.skip("the interpreter is below /tmp, or there is no /mnt")
+    prefix = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", WITHOUT_TMP, "sh")
+    _, findings = doctor(prefix=prefix)
+    hints = {item["mechanism"]: item["hint"] for item in findings["controls"]}
+    assert "mkdir -m 1777 /tmp" in hints["pivot_root"]
+    assert "walled in" in hints["all of it together"]
+    assert "belljar doctor" not in hints["all of it together"]  # that is what was asked
+
+
+@pytest.mark.parametrize(
+    ("prefix", "words"),
+    [
+        (("unshare", "--user", "--map-user=4242", "env", "-u", "HOME"), "set BELLJAR_HOME"),
+        (refusing(clone3=errno.EPERM), "is clone3 refused?"),
+    ],
+)
+def test_what_stops_doctor_itself_is_said_in_one_line(prefix: tuple[str, ...], words: str) -> None:
+    bare = {name: text for name, text in os.environ.items() if not name.endswith("_HOME")}
+    done = subprocess.run([*prefix, *COMMAND], capture_output=True, text=True, env=bare)
+    assert done.returncode == 125 and words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_terminal_need_not_know_our_marks() -> None:
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(COMMAND, capture_output=True, text=True, env=ascii_only)
+    assert done.returncode == 0 and "Sandboxes work here" in done.stdout, done.stderr
 
 
 def test_the_table_is_for_people() -> None:

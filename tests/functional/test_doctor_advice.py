@@ -76,11 +76,94 @@ def test_fix_shows_a_file_writes_it_and_tries_again() -> None:
     assert rest.endswith("user.max_user_namespaces = 31000\n")  # what a boot would make of it
 
 
+def test_what_to_type_can_be_copied_from_a_narrow_terminal() -> None:
+    """Each hint is one line of output, whole."""
+    done = own_place("COLUMNS=80 $belljar doctor")
+    command = r"^  \d\. .*: sysctl -w user\.max_user_namespaces=31000\. .*doctor --fix$"
+    assert re.search(command, done.stdout, re.MULTILINE), done.stdout
+
+
+def test_fix_says_when_a_boot_would_undo_it() -> None:
+    """Which loads the files in the order of their names: the last one has the last word."""
+    late = "echo user.max_user_namespaces = 0 > /etc/sysctl.d/zzz-hardening.conf && "
+    boot = "for file in /etc/sysctl.d/*.conf; do sysctl -p $file; done"
+    done = own_place(f"{late} $belljar doctor --fix --yes && {boot}")
+    shown, _, rest = done.stdout.partition("Done: ")
+    assert "only until the next boot" in shown and "zzz-hardening.conf may undo it" in shown
+    assert rest.endswith("user.max_user_namespaces = 0\n"), done.stderr
+
+
+@pytest.mark.parametrize("kind", ["mnt", "pid", "net", "ipc", "uts", "cgroup"])
+def test_fix_raises_the_limit_that_is_too_low_and_no_other(kind: str) -> None:
+    """Defect: user.max_user_namespaces was blamed for every kind, and lowered."""
+    limits = "/proc/sys/user/max_user_namespaces", f"/proc/sys/user/max_{kind}_namespaces"
+    prepared = f"mount -t tmpfs none /etc/sysctl.d && echo 127000 > {limits[0]} && "
+    script = f"$belljar doctor --fix --yes && ls /etc/sysctl.d && cat {' '.join(limits)}"
+    done = own_place(f"echo 0 > {limits[1]} && {script}", prepared=prepared)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("Done: ") == 1
+    written = f"zz-belljar-max_{kind}_namespaces.conf"
+    assert done.stdout.endswith(f"{written}\n127000\n31000\n"), done.stdout
+
+
+def test_a_run_names_the_limit_that_is_too_low() -> None:
+    low = "mount -t tmpfs none /etc/sysctl.d && echo 0 > /proc/sys/user/max_uts_namespaces && "
+    done = own_place("$belljar run --engine jail -c 'print(1)'", prepared=low)
+    assert "sysctl -w user.max_uts_namespaces=31000" in done.stderr
+
+
+MANY = """
+import belljar
+kept = []
+try:
+    for _ in range(12):
+        kept.append(belljar.Sandbox())
+        kept[-1].run("1")
+except belljar.EngineError as error:
+    print(error.hint)
+for box in kept:
+    box.close()
+"""
+
+
+def test_sandboxes_that_use_a_limit_up_name_it() -> None:
+    script = (
+        f"echo 9 > /proc/sys/user/max_uts_namespaces; {shlex.join([sys.executable, '-c', MANY])}"
+    )
+    done = own_place(script, prepared="")
+    assert "user.max_uts_namespaces = 9 may be used up: sysctl -w" in done.stdout, done.stderr
+
+
 def test_fix_finds_nothing_where_nothing_is_wrong() -> None:
     working = "mount -t tmpfs none /etc/sysctl.d && "
     done = own_place("$belljar doctor --fix --yes; ls /etc/sysctl.d", prepared=working)
     assert "Nothing that stops sandboxes here" in done.stdout
     assert "zz-belljar" not in done.stdout
+
+
+# Root's trials all succeed. They cannot be made here: over a /proc with a mount in it only the
+# machine's root may mount another.
+AS_ROOT = """
+from belljar.cli.fix import fix
+from belljar.engines.jail import checks
+checks._tried = list
+fix(checks.obstacle, yes=True)
+"""
+
+
+@pytest.mark.parametrize("sudo", [True, False])
+def test_fix_with_sudo_is_about_the_user_who_typed_it(sudo: bool) -> None:
+    """Root's sandboxes work where Debian's setting keeps user namespaces from everybody else."""
+    switch = f"/proc/sys/{CLONE.replace('.', '/')}"
+    prepared = (
+        "mount -t tmpfs none /etc/sysctl.d && mount -t tmpfs none /proc/sys/kernel &&"
+        f" echo 0 > {switch} && "
+    )
+    who = "SUDO_UID=65534" if sudo else "-u SUDO_UID"
+    script = f"env {who} {shlex.join([sys.executable, '-c', AS_ROOT])}; cat {switch}"
+    done = own_place(script, prepared=prepared)
+    assert done.stdout.endswith("\n1\n" if sudo else "\n0\n"), done.stdout + done.stderr
+    assert ("ask as an ordinary user about theirs" in done.stdout) != sudo
 
 
 def test_fix_writes_nothing_unasked() -> None:
@@ -96,12 +179,17 @@ def test_fix_is_for_people_and_for_the_jail(option: str) -> None:
     assert done.stdout == "125\n" and "--fix" in done.stderr
 
 
-def sysctl_that_ends_with(status: int) -> str:
+def sysctl_that_does(script: str) -> str:
     """A part of a script: another program in its place, which sets nothing."""
+    program = shlex.quote(f"#!/bin/sh\n{script}\n")
     return (
-        f"mount -t tmpfs none /tmp && printf '#!/bin/sh\\nexit {status}\\n' > /tmp/sysctl &&"
+        f"mount -t tmpfs none /tmp && printf %s {program} > /tmp/sysctl &&"
         " chmod +x /tmp/sysctl && mount --bind /tmp/sysctl $(which sysctl) && "
     )
+
+
+def sysctl_that_ends_with(status: int) -> str:
+    return sysctl_that_does(f"exit {status}")
 
 
 def test_what_cannot_be_loaded_is_taken_back() -> None:
@@ -113,11 +201,86 @@ def test_what_cannot_be_loaded_is_taken_back() -> None:
     assert done.stdout == "125\n# mine\n"
 
 
+def test_what_was_there_is_put_back_byte_by_byte() -> None:
+    """Also where it is no text, and with its mode."""
+    there = f"printf '\\377\\n' > {SETTING}; chmod 600 {SETTING}; "
+    failing = f"$belljar doctor --fix --yes >/dev/null; stat -c %a {SETTING}; od -An -tx1 {SETTING}"
+    done = own_place(there + sysctl_that_ends_with(1) + failing)
+    assert done.stdout == "600\n ff 0a\n", done.stderr
+
+
+def test_a_link_is_not_replaced() -> None:
+    place = f"echo mine > /etc/sysctl.d/there; ln -s there {SETTING}; "
+    done = own_place(
+        place + f"$belljar doctor --fix --yes; echo $?; cat {SETTING}; ls /etc/sysctl.d"
+    )
+    assert done.stdout.endswith(f"125\nmine\nthere\n{SETTING.name}\n"), done.stdout
+    assert "is not a plain file" in done.stderr
+
+
+def test_what_cannot_be_taken_back_is_said_after_what_failed_first() -> None:
+    """Loading fails, and by then /etc/sysctl.d is read-only."""
+    failing = "echo no good >&2; mount -o remount,ro /etc/sysctl.d; exit 1"
+    script = f"$belljar doctor --fix --yes >/dev/null; ls {SETTING}"
+    done = own_place(sysctl_that_does(failing) + script)
+    first, hint = done.stderr.splitlines()[:2]
+    assert first == f"belljar: sysctl -p {SETTING}: no good"
+    assert f"{SETTING} could not be taken back (rm" in hint and "Read-only" in hint
+    assert done.stdout == f"{SETTING}\n"
+
+
+def test_what_stays_in_force_is_said() -> None:
+    """It does not help, and cannot be unloaded either."""
+    script = f"$belljar doctor --fix --yes >/dev/null; echo $?; ls {SETTING}"
+    done = own_place(sysctl_that_does('test "$1" = -p') + script)
+    assert done.stdout == "125\n" and "did not help" in done.stderr, done.stdout
+    assert "what it set is still in force (sysctl -w" in done.stderr
+    assert "could not be taken back" not in done.stderr
+
+
 def test_what_does_not_help_is_taken_back() -> None:
     """Loaded without an error, and without an effect: some versions of sysctl end so."""
     done = own_place(sysctl_that_ends_with(0) + f"$belljar doctor --fix --yes; ls {SETTING}")
     assert "That did not help" in done.stdout and "Done:" not in done.stdout
     assert "No such file" in done.stderr or "cannot access" in done.stderr
+
+
+# Ubuntu's restriction on a kernel without it: the file of the setting is one of ours, and only that
+# decides what `look` finds. The argument is what loads profiles, if anything does.
+RESTRICTED = """
+import sys
+from pathlib import Path
+from belljar.cli.fix import fix
+from belljar.engines.jail import advice
+from belljar.engines.jail.advice import APPARMOR, Facts
+
+switch, parser = Path("/proc/sys", *APPARMOR.split(".")), sys.argv[1]
+def look():
+    if switch.read_text().strip() == "0":
+        return None
+    facts = Facts(uid=1000, release=(6, 8), sysctls={APPARMOR: "1"}, restricted=True,
+        interpreter="/usr/bin/python3.12", apparmor_parser=parser)
+    return advice.obstacle_for(1, facts)
+fix(look, yes=True)
+"""
+SETTINGS_OF_OUR_OWN = (
+    "mount -t tmpfs none /etc/sysctl.d && mount -t tmpfs none /etc/apparmor.d &&"
+    " mount -t tmpfs none /proc/sys/kernel &&"
+    f" echo 1 > /proc/sys/{APPARMOR.replace('.', '/')} && "
+)
+
+
+@pytest.mark.parametrize("parser", ["/bin/true", ""])
+def test_yes_never_switches_a_protection_off(parser: str) -> None:
+    """Neither where a profile does not help nor where none can be loaded."""
+    if not Path("/etc/apparmor.d").is_dir():
+        pytest.skip("needs /etc/apparmor.d")
+    script = shlex.join([sys.executable, "-c", RESTRICTED, parser])
+    left = f"cat /proc/sys/{APPARMOR.replace('.', '/')}; ls /etc/sysctl.d /etc/apparmor.d"
+    done = own_place(f"{script}; {left}", prepared=SETTINGS_OF_OUR_OWN)
+    assert "--yes does not agree to this" in done.stdout, done.stdout + done.stderr
+    assert ("That did not help" in done.stdout) == bool(parser)
+    assert done.stdout.endswith("\n1\n/etc/apparmor.d:\n\n/etc/sysctl.d:\n"), done.stdout
 
 
 @pytest.mark.parametrize(("answer", "written"), [("n", False), ("y", True), ("", False)])
@@ -238,7 +401,7 @@ def test_apparmor_is_mended_by_a_profile_of_the_interpreter(restricted: None) ->
     refused = ("user_namespaces", "filesystem", "processes_hidden", "sandbox")
     assert not any(before[name]["works"] for name in refused)
     assert "belljar doctor --fix" in before["user_namespaces"]["hint"]
-    assert f"Every program that {base_interpreter()}" in before["sandbox"]["hint"]
+    assert f"with {base_interpreter()}: every program" in before["sandbox"]["hint"]
     fixed = belljar("doctor", "--fix", "--yes")
     assert fixed.returncode == 0, fixed.stdout + fixed.stderr
     assert f'"{base_interpreter()}" flags=(unconfined)' in fixed.stdout.partition("Done:")[0]
@@ -270,7 +433,7 @@ def test_apparmor_is_mended_by_the_coarser_choice(restricted: None) -> None:
 
 def test_declining_everything_changes_nothing(restricted: None) -> None:
     told = at_a_terminal([*BELLJAR, "doctor", "--fix"], ["n", "n"])
-    assert "Nothing was changed." in told and "does not work here" in told
+    assert "Left as it is" in told and "does not work here" in told
     assert sysctl(APPARMOR) == "1" and not works()
 
 

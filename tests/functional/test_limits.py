@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from belljar import Belljar, Result, Usage
+from belljar import Belljar, Result, Sandbox, Usage
 from belljar.engines.linux import cgroups
 
 MIB = 1 << 20
@@ -172,6 +172,32 @@ def test_a_neighbour_does_not_notice(jar: Belljar) -> None:
     assert [bomb.result(timeout=60).status for bomb in bombs] == ["out_of_memory"] * 4
     result = neighbour.result(timeout=60)
     assert (result.status, result.stdout) == ("ok", f"{sum(range(20))}\n")
+
+
+CHILD_BOMB = """
+import subprocess, sys
+open('/workspace/left.txt', 'w').write('still here')
+bomb = 'x = bytearray(400 << 20)'
+print(subprocess.run([sys.executable, '-c', bomb]).returncode, flush=True)
+"""
+
+
+def test_l2_a_child_that_runs_out_of_memory_takes_nothing_else_along(
+    jar: Belljar, isolation: Mapping[str, str]
+) -> None:
+    """On cgroup v2, too: what else the code did is told, its files come back, and a kept sandbox
+    keeps its state."""
+    if not isolation["memory"].startswith("cgroup"):
+        pytest.skip("the watchdog ends the whole run")
+    result = jar.run(CHILD_BOMB, memory_bytes=128 * MIB)
+    assert (result.status, result.stdout) == ("out_of_memory", "-9\n")
+    assert [(file.path, file.content) for file in result.files] == [
+        ("/workspace/left.txt", b"still here")
+    ]
+    with Sandbox(memory_bytes=128 * MIB) as box:
+        box.run("held = 5")
+        assert box.run(CHILD_BOMB).stdout == "-9\n"
+        assert box.run("held").value == "5"
 
 
 def test_memory_within_the_limit_is_fine(jar: Belljar) -> None:

@@ -13,6 +13,7 @@ from belljar import extras
 
 if TYPE_CHECKING:
     from belljar.engines.base import Control
+    from belljar.errors import BelljarError
     from belljar.settings import Settings
 
 EPILOG = """\
@@ -37,7 +38,9 @@ def doctor(
             "--fix", help="Mend what a file of this system can mend; shows it and asks first."
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="With --fix: do not ask.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="With --fix: do not ask. A whole protection stays on.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> int:
     """Try every part of the wall on this machine, and say what to do about what fails."""
@@ -94,7 +97,7 @@ def parts(settings: Settings, engine: str) -> list[Control]:
     try:
         return registry.create(engine, settings).controls()
     except (EngineError, Unavailable) as error:
-        why = f"{error.message}. {error.hint}" if error.hint else error.message
+        why = _why(error)
     except ImportError as error:  # a library of the engine's, which is an extra
         missing = registry.why_not(engine, settings)
         why = f"{missing.why}. {missing.hint}" if missing else str(error)
@@ -111,14 +114,22 @@ def whole_sandbox(settings: Settings, engine: str) -> Control:
     try:
         with Belljar(dataclasses.replace(settings, pool_size=0)) as jar:
             result = jar.run("print(1)", environment="base", engine=engine)
-    except BelljarError as error:
-        why = f"{error.message}. {error.hint}" if error.hint else error.message
-        return Control(name=name, mechanism=mechanism, works=False, hint=why)
+    except (BelljarError, OSError) as error:
+        return Control(name=name, mechanism=mechanism, works=False, hint=_why(error))
     if result.stdout != "1\n":
         why = f"print(1) ended in {result.status}: {result.stdout + result.stderr!r:.200}"
         return Control(name=name, mechanism=mechanism, works=False, hint=why)
     mechanism += f" (print(1), engine {result.engine}, {result.duration_ms:.0f} ms cold)"
     return Control(name=name, mechanism=mechanism, works=True)
+
+
+def _why(error: BelljarError | OSError) -> str:
+    """What failed and what to do. Errors elsewhere send people here, which is of no use here."""
+    if isinstance(error, OSError):
+        return str(error)
+    here = ("belljar doctor says", "belljar doctor shows")
+    useful = error.hint and not error.hint.strip("`").startswith(here)
+    return f"{error.message}. {error.hint}" if useful else error.message
 
 
 def environments(settings: Settings) -> list[dict[str, Any]]:
@@ -180,8 +191,8 @@ def _try_network(settings: Settings, engine: str) -> str:
     try:
         with Belljar(own) as jar:
             result = jar.run(_KNOCK, environment="base", engine=engine, network=Allow(host))
-    except BelljarError as error:
-        return f"{error.message}. {error.hint}" if error.hint else error.message
+    except (BelljarError, OSError) as error:
+        return _why(error)
     if result.stdout != "1\n":
         return f"no door to the gateway ({result.status}): {result.stderr[-200:]!r}"
     return ""
@@ -225,7 +236,12 @@ def _draw(findings: dict[str, Any]) -> None:
     from rich.markup import escape
 
     console = Console(highlight=False)
-    console.print(_control_table(findings["controls"], findings["engine"]))
+    notes = _notes(findings["controls"])
+    console.print(_control_table(findings["controls"], notes, findings["engine"]))
+    for hint, number in notes.items():
+        # In one line, however long: what is to be typed can be copied.
+        console.print(f"  {number}. {escape(hint)}", soft_wrap=True)
+    console.print()
     _draw_engines(console, findings["engines"])
     _draw_network(console, findings["network"])
     console.print(environment_table(findings["environments"]))
@@ -257,14 +273,20 @@ def _draw_network(console: Any, found: dict[str, Any]) -> None:
     from rich.markup import escape
 
     if not found["ready"]:
-        console.print(f"[yellow]~ network[/]: {escape(found['hint'])}")
+        console.print(f"[yellow]~ network[/]: {escape(found['hint'])}", soft_wrap=True)
         return
     trusted = found["authority"]
     where = f"its authority is in {trusted}" if trusted else "its authority is made at first use"
     console.print(f"[green]✓ network[/]: a sandbox reached the gateway; {escape(where)}")
 
 
-def _control_table(controls: list[dict[str, Any]], engine: str) -> Any:
+def _notes(controls: list[dict[str, Any]]) -> dict[str, int]:
+    """What to do about what does not work, numbered; several controls may share a note."""
+    hints = [item["hint"] for item in controls if item["hint"] and not item["works"]]
+    return {hint: number for number, hint in enumerate(dict.fromkeys(hints), 1)}
+
+
+def _control_table(controls: list[dict[str, Any]], notes: dict[str, int], engine: str) -> Any:
     from rich import box
     from rich.markup import escape
     from rich.table import Table
@@ -272,19 +294,12 @@ def _control_table(controls: list[dict[str, Any]], engine: str) -> Any:
     table = Table(box=box.SIMPLE_HEAD, title=f"Controls of the {engine}", title_justify="left")
     for name in ("control", "works", "mechanism", "what to do"):
         table.add_column(name, no_wrap=name in ("control", "works"), overflow="fold")
-    said: set[str] = set()
     for control in controls:
         mark = "[green]✓[/]" if control["works"] else "[yellow]~[/]"
         if control["essential"] and not control["works"]:
             mark = "[bold red]✗[/]"
-        hint = "as above" if control["hint"] in said else control["hint"]
-        said.update({control["hint"]} - {""})
-        table.add_row(
-            control["name"],
-            mark,
-            escape(control["mechanism"]),
-            escape(hint if not control["works"] else ""),
-        )
+        note = "" if control["works"] or not control["hint"] else f"see {notes[control['hint']]}"
+        table.add_row(control["name"], mark, escape(control["mechanism"]), note)
     return table
 
 

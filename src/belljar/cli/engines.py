@@ -144,9 +144,9 @@ def _draw(found: list[dict[str, Any]]) -> None:
 def print_missing(console: Any, row: dict[str, Any]) -> None:
     from rich.markup import escape
 
-    console.print(f"[yellow]✗ {escape(row['name'])}[/]: {escape(row['why_not'])}")
+    console.print(f"[yellow]✗ {escape(row['name'])}[/]: {escape(row['why_not'])}", soft_wrap=True)
     if row["hint"]:
-        console.print(f"    {escape(row['hint'])}")
+        console.print(f"    {escape(row['hint'])}", soft_wrap=True)
 
 
 def limits_of(capabilities: dict[str, Any]) -> list[str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from belljar.engines.jail.remedies import Obstacle, Remedy
@@ -16,49 +18,58 @@ from belljar.errors import InvalidRequest, Unavailable
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 Look = Callable[[], Obstacle | None]
-Ask = Callable[[str], bool]
 
 
 def fix(look: Look, *, yes: bool) -> None:
-    """Until `look` finds nothing more, or nothing that somebody agrees to."""
+    """Until `look` finds nothing more, or something that is not mended."""
     if not yes and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InvalidRequest(
             "--fix asks before it writes, and there is nobody to ask",
-            hint="add --yes to agree to everything, or use a terminal",
+            hint="use a terminal, or add --yes",
         )
     obstacle = look()
     if not obstacle:
-        print("Nothing that stops sandboxes here can be mended by a file.\n")
-    while obstacle:
+        print("Nothing that stops sandboxes here can be mended by a file.")
+        if os.geteuid() == 0 and "SUDO_UID" not in os.environ:
+            print("That is about root's: ask as an ordinary user about theirs.")
+        print()
+    mended: set[str] = set()
+    while obstacle and obstacle.name not in mended:
         print(f"{obstacle.what}.\n")
-        if not _mend(obstacle, look, (lambda _: True) if yes else _agrees):
+        if not _mend(obstacle, look, yes=yes):
             return
+        mended.add(obstacle.name)
         obstacle = look()
 
 
-def _mend(obstacle: Obstacle, look: Look, ask: Ask) -> bool:
+def _mend(obstacle: Obstacle, look: Look, *, yes: bool) -> bool:
     """With the first remedy that is agreed to and helps. One that does not help is taken back."""
     for remedy in obstacle.remedies:
-        _show(remedy)
-        if not ask("Write this file?"):
+        before = _file(remedy.path)
+        _show(remedy, replaces=before is not None)
+        if yes and remedy.coarse:
+            print("--yes does not agree to this: belljar doctor --fix asks, in a terminal.\n")
+            continue
+        if not yes and not _agrees("Write this file?"):
             print()
             continue
-        old = _content(remedy)
-        _apply(remedy, old)
+        _apply(remedy, before)
         left = look()
-        if left is None or left.what != obstacle.what:
+        if left is None or left.name != obstacle.name:
             print(f"Done: {remedy.path}\n")
             return True
-        _take_back(remedy, old, loaded=True)
+        if said := _take_back(remedy, before, loaded=True):
+            raise Unavailable(f"{remedy.what} did not help", hint=said)
         print(f"That did not help, so {remedy.path} is as it was.\n")
-    print("Nothing was changed.\n")
+    print(f"Left as it is: {obstacle.what}.\n")
     return False
 
 
-def _show(remedy: Remedy) -> None:
-    print(f"{remedy.what[0].upper()}{remedy.what[1:]} would mend it, also after a reboot.")
+def _show(remedy: Remedy, *, replaces: bool) -> None:
+    until = "also after a reboot" if remedy.lasts else "but perhaps only until the next boot"
+    print(f"{remedy.what[0].upper()}{remedy.what[1:]} would mend it, {until}.")
     print(f"{remedy.consequence}\n")
-    replaced = " (replaces the file that is there)" if _content(remedy) is not None else ""
+    replaced = " (replaces the file that is there)" if replaces else ""
     print(f"  {remedy.path}{replaced}:")
     for line in remedy.content.splitlines():
         print(f"    {line}" if line else "")
@@ -75,44 +86,69 @@ def _agrees(question: str) -> bool:
 # -- writing ---------------------------------------------------------------------------------------
 
 
-def _apply(remedy: Remedy, old: str | None) -> None:
-    """Writes the file and loads it, or leaves everything as it was and raises."""
+@dataclass(frozen=True)
+class _File:
+    content: bytes
+    mode: int
+    uid: int
+    gid: int
+
+
+def _file(path: str) -> _File | None:
+    """What is there, to be put back if need be. Anything but a plain file is left alone."""
+    try:
+        found = os.lstat(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise Unavailable(f"{path} is not a plain file", hint="move it away to have it written")
+        content = Path(path).read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Unavailable(f"what is there could not be put back: {error}") from error
+    return _File(content, stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid)
+
+
+def _apply(remedy: Remedy, before: _File | None) -> None:
+    """Writes the file and loads it, or takes it back and raises."""
     for tool in (remedy.load[0], "install", *(() if os.geteuid() == 0 else ("sudo",))):
         if not shutil.which(tool, path=_PATH):
             raise Unavailable(
                 f"{tool} is not installed, so nothing was written",
                 hint=f"have an administrator write {remedy.path} as shown above, and load it",
             )
-    loaded = False
     try:
-        _write(remedy, remedy.content)
+        _write(remedy.path, _File(remedy.content.encode(), 0o644, 0, 0))
         _run(remedy.load)
-        loaded = True
-    finally:
-        if not loaded:
-            _take_back(remedy, old, loaded=False)
+    except Unavailable as error:
+        left = _take_back(remedy, before, loaded=False)
+        raise Unavailable(error.message, hint=left or f"{remedy.path} is as it was") from error
+    except BaseException:  # somebody interrupts
+        _take_back(remedy, before, loaded=False)
+        raise
 
 
-def _take_back(remedy: Remedy, old: str | None, *, loaded: bool) -> None:
-    try:
-        if loaded:
+def _take_back(remedy: Remedy, before: _File | None, *, loaded: bool) -> str:
+    """Returns what could not be taken back, if anything."""
+    left = []
+    if loaded or _file(remedy.path) != before:
+        try:
             _run(remedy.unload)
-    finally:
-        if old is None:
-            _run(("rm", "-f", remedy.path))
-        else:
-            _write(remedy, old)
+        except Unavailable as error:
+            if loaded:
+                left.append(f"what it set is still in force ({error.message})")
+        try:
+            if before is None:
+                _run(("rm", "-f", remedy.path))
+            else:
+                _write(remedy.path, before)
+        except Unavailable as error:
+            left.append(f"{remedy.path} could not be taken back ({error.message})")
+    return "; ".join(left)
 
 
-def _content(remedy: Remedy) -> str | None:
-    try:
-        return Path(remedy.path).read_text()
-    except FileNotFoundError:
-        return None
-
-
-def _write(remedy: Remedy, content: str) -> None:
-    _run(("install", "-D", "-m", "0644", "/dev/stdin", remedy.path), content)
+def _write(path: str, file: _File) -> None:
+    owner = ("-o", str(file.uid), "-g", str(file.gid))
+    _run(("install", "-D", "-m", f"{file.mode:o}", *owner, "/dev/stdin", path), file.content)
 
 
 def _as_root(command: Sequence[str]) -> list[str]:
@@ -122,17 +158,16 @@ def _as_root(command: Sequence[str]) -> list[str]:
     return ["sudo", *(() if sys.stdin.isatty() else ("-n",)), *command]
 
 
-def _run(command: Sequence[str], text: str | None = None) -> None:
+def _run(command: Sequence[str], content: bytes | None = None) -> None:
     words = _as_root(command)
     done = subprocess.run(
         words,
-        input=text,
-        stdin=subprocess.DEVNULL if text is None else None,
+        input=content,
+        stdin=subprocess.DEVNULL if content is None else None,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        text=True,
         env={**os.environ, "PATH": _PATH},
     )
     if done.returncode:
-        said = done.stderr.strip().rpartition("\n")[2] or f"it ended with {done.returncode}"
-        raise Unavailable(f"{shlex.join(words)}: {said}", hint="nothing was changed")
+        said = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        raise Unavailable(f"{shlex.join(words)}: {said or f'it ended with {done.returncode}'}")

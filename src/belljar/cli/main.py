@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import sys
 
@@ -21,6 +22,8 @@ _ANYWHERE = ("run", "shell", "fetch", "version")
 INTERRUPTED = 130
 UNREAD = 141
 """Nobody reads our output any more: what a shell says of a program that SIGPIPE ended."""
+_NO_THREAD = ("can't start new thread",)
+"""Python's words: the error has no type of its own."""
 
 
 def call(arguments: list[str]) -> int:
@@ -52,6 +55,9 @@ def call(arguments: list[str]) -> int:
         say(str(error))
         return REFUSED
     except Exception as error:
+        if error.args == _NO_THREAD:
+            say(_NO_THREAD[0], hint="are processes used up (ulimit -u), or is clone3 refused?")
+            return REFUSED
         message = getattr(error, "format_message", None)  # typer's words for a usage error
         if message is None:
             raise
@@ -61,6 +67,8 @@ def call(arguments: list[str]) -> int:
 
 
 def main() -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):  # neither closed nor somebody else's
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal need not know our marks
     status = call(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         try:

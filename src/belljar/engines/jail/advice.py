@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,13 +16,13 @@ from pathlib import Path
 from belljar.runtimes.interpreter import base_interpreter
 
 from . import available, userns
-from .remedies import Obstacle, Remedy, apparmor_profile, sysctl_file
+from .remedies import APPARMOR, Obstacle, Remedy, apparmor_profile, sysctl_file
 
-MAX_NAMESPACES = "user.max_user_namespaces"
 CLONE = "kernel.unprivileged_userns_clone"
-APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
-_NAMESPACES = "31000"
+_NAMESPACES = 31_000
 """About what a machine with 8 GB allows by itself."""
+_MOST = 0x7FFF_FFFF
+"""The largest limit there is. A new user namespace has it: only those around it limit then."""
 _CONTAINERS = {
     "/.dockerenv": "docker",
     "/run/.containerenv": "podman",
@@ -40,6 +41,16 @@ _NEWER_KERNELS = {
     " bullseye-backports is among apt's sources (Debian 12 has one anyway)",
     ("ubuntu", "20.04"): "sudo apt install linux-generic-hwe-20.04 installs one",
 }
+_ROOM = {
+    errno.EAGAIN: "processes are used up: raise kernel.pid_max (sysctl) or this user's ulimit -u",
+    errno.ENOMEM: "the kernel has no memory left for this",
+    errno.EMFILE: "raise the limit of open files (ulimit -n) of this process",
+    errno.ENFILE: "open files are used up: raise fs.file-max (sysctl)",
+}
+"""By what the kernel answered, wherever."""
+_REFUSALS = (0, errno.EPERM, errno.EACCES, errno.ENOSYS)
+"""What filters and profiles answer; 0: the process was killed, or nothing is known."""
+_USED_UP = (errno.ENOSPC, errno.EUSERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +69,8 @@ class Facts:
     sysctls: Mapping[str, str] = field(default_factory=dict)
     interpreter: str = "/usr/bin/python3"
     """What the zygote runs."""
-    interpreter_is_ours: bool = False
-    """This user can replace it."""
+    replaceable: str = ""
+    """The interpreter, or a folder above it, if others than root can change that."""
     apparmor_parser: str = ""
     restricted: bool = False
     """AppArmor keeps user namespaces from this user and this interpreter."""
@@ -67,14 +78,14 @@ class Facts:
     """ID and VERSION_ID of os-release."""
 
 
-def gather() -> Facts:
+def gather(user: int | None = None) -> Facts:
+    """About this process, or about one that root would start as another `user`."""
     status = Path("/proc/self/status").read_text()
-    names = (MAX_NAMESPACES, CLONE, APPARMOR)
+    names = (*available.LIMITS, CLONE, APPARMOR)
     paths = {name: Path("/proc/sys", *name.split(".")) for name in names}
-    uid, capabilities = os.geteuid(), userns.effective_capabilities()
+    uid, capabilities = (user, 0) if user else (os.geteuid(), userns.effective_capabilities())
     privileged = userns.is_privileged(uid, capabilities)
     interpreter = base_interpreter()
-    replaceable = os.access(interpreter, os.W_OK) or os.access(Path(interpreter).parent, os.W_OK)
     return Facts(
         uid=uid,
         release=available.parse_release(os.uname().release),
@@ -84,20 +95,31 @@ def gather() -> Facts:
         filtered="\nSeccomp:\t2" in status,
         sysctls={n: path.read_text().strip() for n, path in paths.items() if path.exists()},
         interpreter=interpreter,
-        interpreter_is_ours=uid != 0 and replaceable,
+        replaceable=_replaceable(interpreter),
         apparmor_parser=shutil.which("apparmor_parser", path=_SYSTEM_PATH) or "",
-        restricted=not privileged and available.apparmor_refuses(),
+        restricted=not privileged and available.apparmor_refuses(user),
         distribution=_distribution(),
     )
 
 
+def _replaceable(interpreter: str) -> str:
+    """Whoever may rename a folder on the way can put another interpreter there."""
+    for path in (interpreter, *map(str, Path(interpreter).parents)):
+        found = os.stat(path)
+        by_others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if found.st_uid != 0 or (by_others and not found.st_mode & stat.S_ISVTX):
+            return path
+    return ""
+
+
 def _container() -> str:
-    kind = next((kind for mark, kind in _CONTAINERS.items() if os.path.exists(mark)), "")
-    if kind != "docker":
-        return kind
-    # The mark is also on machines whose disk was made from an image; a container has these mounted.
-    mounts = Path("/proc/self/mountinfo").read_text()
-    return kind if any(f" /etc/{name} " in mounts for name in ("hostname", "hosts")) else ""
+    marked = [kind for mark, kind in _CONTAINERS.items() if os.path.exists(mark)]
+    if "docker" in marked:
+        # Also on machines whose disk was made from an image; a container has these mounted.
+        mounts = Path("/proc/self/mountinfo").read_text()
+        if not any(f" /etc/{name} " in mounts for name in ("hostname", "hosts")):
+            marked.remove("docker")
+    return marked[0] if marked else ""
 
 
 def _distribution() -> tuple[str, str]:
@@ -116,17 +138,26 @@ def hint(code: int, facts: Facts, *, own: str = "") -> str:
     """What to do when the kernel answered `code`; `own` is the control's own advice."""
     if facts.release < available.OLDEST:
         return too_old(facts)
+    if code in _ROOM:
+        return _ROOM[code]
     if setting := _setting(code, facts):
         return _about_setting(*setting, facts)
+    if code in _USED_UP:
+        return "namespaces are used up, and not by a limit of this user namespace: see the host's"
     if facts.stuck:
         return (
             f"{_contained(facts, '--user 1000:1000')}, or as root with --cap-add SETUID"
             " --cap-add SETGID: no sandbox may have root's id, which the kernel favours"
         )
-    if facts.container or facts.filtered:
+    if facts.container and code in _REFUSALS:
         return _contained(facts)
+    if facts.filtered and code in _REFUSALS:
+        return (
+            "a system-call filter is in force. In a service of systemd, look at RestrictNamespaces="
+            f" and SystemCallFilter=. If this is a container: {_contained(facts)}"
+        )
     if obstacle := obstacle_for(code, facts):
-        return _about_apparmor(obstacle)
+        return _about_apparmor(obstacle, facts)
     return own
 
 
@@ -148,7 +179,11 @@ def own_uid(facts: Facts) -> str:
 
 
 def _about_setting(name: str, value: str, facts: Facts) -> str:
-    off = "user namespaces are used up or off" if name == MAX_NAMESPACES else "for root only here"
+    now = facts.sysctls.get(name, "")
+    if name == CLONE:
+        off = "user namespaces are for root only here"
+    else:
+        off = f"{name} is 0" if now == "0" else f"{name} = {now} may be used up"
     root = "" if facts.uid == 0 and not facts.container else "sudo "
     command = f"{root}sysctl -w {name}={value}"
     if facts.container:
@@ -156,8 +191,14 @@ def _about_setting(name: str, value: str, facts: Facts) -> str:
     return f"{off}: {command}. To keep it after a reboot: belljar doctor --fix"
 
 
-def _about_apparmor(obstacle: Obstacle) -> str:
+def _about_apparmor(obstacle: Obstacle, facts: Facts) -> str:
     best = obstacle.remedies[0]
+    if not facts.apparmor_parser:
+        return (
+            "install apparmor_parser (the package apparmor), with which belljar doctor --fix can"
+            f" write a profile for {facts.interpreter}. Without it there is only {best.what}."
+            f" {best.consequence}"
+        )
     return f"belljar doctor --fix shows and writes {best.what}. {best.consequence}"
 
 
@@ -194,12 +235,13 @@ def obstacle_for(code: int, facts: Facts) -> Obstacle | None:
         return None
     if setting := _setting(code, facts):
         name, value = setting
-        old = facts.sysctls.get(name, value)
-        what = f"{name} is {old}" if old == "0" else f"{name} = {old} is used up"
-        return Obstacle(what=what, remedies=(sysctl_file(name, value, old=old),))
+        old = facts.sysctls[name]
+        what = f"{name} is {old}" if old == "0" else f"{name} = {old} may be used up"
+        return Obstacle(name=name, what=what, remedies=(sysctl_file(name, value, old=old),))
     if facts.restricted and not facts.filtered:
         coarse = sysctl_file(APPARMOR, "0", old=facts.sysctls.get(APPARMOR, "1"))
         return Obstacle(
+            name=APPARMOR,
             what="AppArmor keeps user namespaces from ordinary users",
             remedies=(*_profiles(facts), coarse),
         )
@@ -208,9 +250,11 @@ def obstacle_for(code: int, facts: Facts) -> Obstacle | None:
 
 def _setting(code: int, facts: Facts) -> tuple[str, str] | None:
     """A setting of the kernel that is in the way, and the value that it should have."""
-    none_left = facts.sysctls.get(MAX_NAMESPACES) == "0"
-    if none_left or code in (errno.ENOSPC, errno.EUSERS):
-        return MAX_NAMESPACES, _NAMESPACES
+    limits = {name: int(facts.sysctls[name]) for name in available.LIMITS if name in facts.sysctls}
+    lowest = min(limits, key=limits.__getitem__, default="")
+    if lowest and (limits[lowest] == 0 or code in _USED_UP):
+        higher = max(_NAMESPACES, 2 * limits[lowest])
+        return (lowest, str(higher)) if higher <= _MOST else None
     if not facts.privileged and facts.sysctls.get(CLONE) == "0":
         return CLONE, "1"
     return None
@@ -220,6 +264,6 @@ def _profiles(facts: Facts) -> tuple[Remedy, ...]:
     if not facts.apparmor_parser:
         return ()
     profile = apparmor_profile(
-        facts.interpreter, parser=facts.apparmor_parser, replaceable=facts.interpreter_is_ours
+        facts.interpreter, parser=facts.apparmor_parser, replaceable=facts.replaceable
     )
     return (profile,) if profile else ()

@@ -17,6 +17,11 @@ from . import userns
 
 OLDEST = (5, 12)
 """Linux with mount_setattr; the other calls are older."""
+LIMITS = tuple(
+    f"user.max_{kind}_namespaces" for kind in ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
+)
+"""How many namespaces there may be, by kind: the jail makes one of each. The kernel does not say
+which of them is used up."""
 _UNSHARE_NOTHING = 0x0040_0000
 """CLONE_DETACHED: unshare knows no such flag and refuses before it does anything."""
 _TRY_S = 10.0
@@ -61,8 +66,9 @@ def _problem() -> str:
     release = os.uname().release
     if parse_release(release) < OLDEST:
         return f"Linux {release} is too old, it takes {OLDEST[0]}.{OLDEST[1]} or newer"
-    if _sysctl("user/max_user_namespaces") == "0":
-        return "user namespaces are switched off"
+    for limit in LIMITS:
+        if _sysctl(limit.replace(".", "/")) == "0":
+            return "namespaces of a kind that sandboxes need are switched off"
     uid, capabilities = os.geteuid(), userns.effective_capabilities()
     if "\nSeccomp:\t2" in _read("/proc/self/status") and _filtered():
         return "a system-call filter refuses user namespaces, as containers have it"
@@ -76,16 +82,17 @@ def _problem() -> str:
     return ""
 
 
-def apparmor_refuses() -> bool:
-    """Asked of somebody without privileges. It depends on the program that asks: a profile of the
-    interpreter applies when the interpreter is executed, as for a zygote, and not to a console
-    script."""
+def apparmor_refuses(user: int | None = None) -> bool:
+    """Asked of somebody without privileges, or by root about such a `user`. It depends on the
+    program that asks: a profile of the interpreter applies when the interpreter is executed, as for
+    a zygote, and not to a console script."""
     restricted = _sysctl("kernel/apparmor_restrict_unprivileged_userns") not in ("", "0")
-    return restricted and not _namespaces_work()
+    return restricted and not _namespaces_work(user)
 
 
-def _namespaces_work() -> bool:
-    if base_interpreter() in _worked:
+def _namespaces_work(user: int | None) -> bool:
+    asker = (base_interpreter(), user)
+    if asker in _worked:
         return True
     try:
         asked = subprocess.run(
@@ -96,16 +103,20 @@ def _namespaces_work() -> bool:
             env={},
             cwd="/",
             timeout=_TRY_S,
+            user=user,
+            group=user,
+            extra_groups=None if user is None else (),
         )
     except (OSError, subprocess.SubprocessError):
         return False
     if asked.returncode == 0:
-        _worked.add(base_interpreter())
+        _worked.add(asker)
     return asked.returncode == 0
 
 
-_worked: set[str] = set()
-"""Interpreters that may. Those that may not are asked again: somebody may have mended it."""
+_worked: set[tuple[str, int | None]] = set()
+"""Interpreters that may, and whose. Those that may not are asked again: somebody may have mended
+it."""
 
 
 def _filtered() -> bool:

@@ -42,12 +42,18 @@ def controls() -> list[Control]:
 
 
 def obstacle() -> Obstacle | None:
-    """What stops sandboxes here, if the machine's configuration can be mended for good."""
+    """What stops sandboxes here, if the machine's configuration can be mended for good. Whoever
+    asks with sudo means their own: root's work where those of ordinary users are refused."""
     outcomes = _tried()
     if isinstance(outcomes, Control):
         return None
     failed = [told for trial, told in outcomes if not told["works"] and not trial.stand_in]
-    return advice.obstacle_for(failed[0]["errno"], advice.gather()) if failed else None
+    if failed:
+        return advice.obstacle_for(failed[0]["errno"], advice.gather())
+    user = os.environ.get("SUDO_UID", "")
+    if os.geteuid() != 0 or not user.isdecimal():
+        return None
+    return advice.obstacle_for(0, advice.gather(int(user)))
 
 
 def _tried() -> list[tuple[trials.Trial, dict[str, Any]]] | Control:
@@ -78,11 +84,12 @@ def judge(trial: trials.Trial, outcome: Mapping[str, Any], facts: advice.Facts) 
     if outcome["works"]:
         mechanism += f" ({detail})" if detail else ""
         return Control(name=trial.name, mechanism=mechanism, works=True, essential=essential)
-    # What has a stand-in does not depend on containers or sysctls: its own advice is better.
-    if essential:
-        words = advice.hint(outcome["errno"], facts, own=trial.advice)
+    if trial.name == "user":
+        words = advice.own_uid(facts)
+    elif trial.advised and outcome["errno"] == trial.advised:
+        words = trial.advice
     else:
-        words = advice.own_uid(facts) if trial.name == "user" else trial.advice
+        words = advice.hint(outcome["errno"], facts, own="" if trial.advised else trial.advice)
     why = f"{detail} ({errno.errorcode.get(outcome['errno'], outcome['errno'])})"
     return Control(
         name=trial.name,

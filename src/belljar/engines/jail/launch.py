@@ -94,9 +94,11 @@ def launch(ground: Ground, hierarchy: cgroups.Hierarchy | None) -> Launch:
             ours.send(_BOOT.format(root=PACKAGE_ROOT, control=control).encode())
             send(ours, _configuration(ground, ids, hierarchy), [owner])
         except OSError as error:
+            from . import advice  # as above
+
             raise EngineError(
                 f"the jail's zygote for {ground.key!r} could not be started: {error}",
-                hint="are open files or processes (ulimit -n, -u) of this user used up?",
+                hint=advice.hint(error.errno or 0, advice.gather()),
             ) from error
         undo.pop_all()
     os.close(owner)

@@ -23,13 +23,6 @@ from .launch import Launch
 START_S = 60.0
 DOCTOR_HINT = "belljar doctor shows which step this machine does not allow"
 ROOM_HINT = "raise the limit of open files (ulimit -n) of this process"
-_REFUSED = {
-    errno.ENOSPC: "user namespaces are used up: raise user.max_user_namespaces (sysctl)",
-    errno.EAGAIN: "processes are used up: raise kernel.pid_max (sysctl) or this user's ulimit -u",
-    errno.ENOMEM: "the kernel has no memory left for another sandbox",
-    errno.EMFILE: ROOM_HINT,
-}
-"""By what the kernel answered; anything else is no lack of room."""
 
 
 class Born(NamedTuple):
@@ -149,7 +142,7 @@ class Zygote:
         if "error" in reply:
             raise EngineError(
                 f"the kernel refused a new sandbox at {reply['step']}: {reply['error']}",
-                hint=_REFUSED.get(reply["errno"], DOCTOR_HINT),
+                hint=_what_to_do(reply["errno"]),
             )
         return Born(handles[0], None if self.short_queues else handles[1])
 
@@ -219,10 +212,10 @@ class Zygote:
             self._control.close()
 
 
-def _what_to_do() -> str:
+def _what_to_do(code: int = 0) -> str:
     from . import advice  # much to load, and only those without a jail need it
 
-    return advice.hint(0, advice.gather(), own=DOCTOR_HINT)
+    return advice.hint(code, advice.gather(), own=DOCTOR_HINT)
 
 
 def _described(mounts: Sequence[tuple[Mount, int]]) -> list[dict[str, object]]:

@@ -37,7 +37,7 @@ def _use_privilege() -> None:
 
 def _kernel_calls() -> str:
     os.close(os.pidfd_open(os.getpid()))
-    kernel.close_range(1000, 1001)
+    os.close(os.memfd_create("trial"))
     try:
         kernel.mount_setattr("/belljar-does-not-exist", attr_set=kernel.MOUNT_ATTR_RDONLY)
     except OSError as error:  # which other one depends on our privileges
@@ -54,6 +54,8 @@ def _own_id() -> str:
 
 
 def _small_tmpfs() -> None:
+    if not os.path.isdir("/tmp"):
+        raise OSError(errno.ENOENT, "sandboxes are put together over /tmp: mkdir -m 1777 /tmp")
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE, None)
     kernel.mount("belljar", "/tmp", "tmpfs", kernel.MS_NOSUID, "size=64k,nr_inodes=16,mode=0755")
 
@@ -175,12 +177,15 @@ class Trial:
     stand_in: str = ""
     """What takes over where this does not work; without one the control is essential."""
     advice: str = ""
+    advised: int = 0
+    """The only error that `advice` is about; 0: any that nothing else explains."""
 
 
 _USER = kernel.CLONE_NEWUSER
 _TREE = _USER | kernel.CLONE_NEWNS
 _MASKED = "inside a container, /proc must be unmasked: --security-opt systempaths=unconfined"
 _SHARED_UID = "one uid for all sandboxes, kept apart by their namespaces"
+_NO_HOSTS = "sandboxes without network= and without mounts"
 _COUNTED_SOCKETS = "the host watches how many sockets a sandbox has"
 _QUEUES = "a newer kernel (Linux 6.8) has it"
 _LSM = "add landlock to the kernel's lsm= parameter (Linux 5.13 or newer)"
@@ -190,7 +195,7 @@ _NO_FILTER = "this kernel was built without CONFIG_SECCOMP_FILTER: boot the dist
 _REFUSED = "something refuses root namespaces of its own here: run Belljar as an ordinary user"
 
 TRIALS: tuple[Trial, ...] = (
-    Trial("kernel", "clone3, pidfd, close_range, mount_setattr", 0, _kernel_calls),
+    Trial("kernel", "clone3, pidfd, memfd, mount_setattr", 0, _kernel_calls),
     Trial("user_namespaces", "user namespace", _USER),
     Trial("user", "a uid of its own for each sandbox", 0, _own_id, _SHARED_UID),
     Trial("processes_hidden", "pid namespace", _USER | kernel.CLONE_NEWPID),
@@ -201,15 +206,15 @@ TRIALS: tuple[Trial, ...] = (
     Trial("filesystem", "terminals of its own (devpts)", _TREE, _own_terminals),
     Trial("disk", "tmpfs with a quota", _TREE, _disk_quota),
     Trial("network", "net namespace", _USER, _own_network),
-    Trial("network", "/etc/hosts of its own, with network=", _TREE, _own_hosts),
-    Trial("sockets", "short queues", _USER, _short_queues, _COUNTED_SOCKETS, _QUEUES),
+    Trial("network", "/etc/hosts of its own, with network=", _TREE, _own_hosts, _NO_HOSTS),
+    Trial("sockets", "short queues", _USER, _short_queues, _COUNTED_SOCKETS, _QUEUES, errno.ENOENT),
     Trial("ipc", "ipc namespace", _USER | kernel.CLONE_NEWIPC),
     Trial("host_name", "uts namespace", _USER | kernel.CLONE_NEWUTS),
     Trial("groups_hidden", "cgroup namespace", _USER | kernel.CLONE_NEWCGROUP),
     Trial("privileges", "no capabilities, no-new-privileges", _USER, _no_privileges),
     Trial("system_calls", "seccomp allowlist", 0, _system_calls, advice=_NO_FILTER),
-    Trial("landlock", "Landlock", 0, _landlock, "the private root alone", _LSM),
-    Trial("huge_pages", "MADV_COLLAPSE", 0, _huge_pages, _SMALL_PAGES, _HUGE),
+    Trial("landlock", "Landlock", 0, _landlock, "the private root alone", _LSM, errno.ENOSYS),
+    Trial("huge_pages", "MADV_COLLAPSE", 0, _huge_pages, _SMALL_PAGES, _HUGE, errno.EINVAL),
 )
 # What the zygote does as root before it has a user namespace of its own.
 _AS_ROOT = Trial(
@@ -238,39 +243,37 @@ def main() -> None:
 
 
 def _outcome(trial: Trial) -> dict[str, Any]:
-    answer_end, answer = os.pipe()
-    go_end, go = os.pipe()
     pid = 0
     try:
-        pid, _ = kernel.clone3(trial.namespaces)
-        if pid == 0:
-            os.close(go)
-            _child(trial, answer, go_end)
-        os.close(answer)
-        if trial.namespaces & _USER:
-            userns.write_zygote_map(pid, userns.ours())
-        os.write(go, b"g")
-        text = os.read(answer_end, 65536)
-        return json.loads(text or _DIED)  # type: ignore[no-any-return]
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            with theirs:
+                pid, _ = kernel.clone3(trial.namespaces)
+                if pid == 0:
+                    ours.close()
+                    _child(trial, theirs)
+            if trial.namespaces & _USER:
+                userns.write_zygote_map(pid, userns.ours())
+            ours.send(b"go")
+            return json.loads(ours.recv(65536) or _DIED)  # type: ignore[no-any-return]
     except OSError as error:
         return _failed(error)
     finally:
-        os.close(go)
         if pid:
             os.waitpid(pid, 0)
 
 
-def _child(trial: Trial, answer: int, go_end: int) -> None:
+def _child(trial: Trial, theirs: socket.socket) -> None:
     try:
-        if os.read(go_end, 1):
+        if theirs.recv(16):
             if trial.namespaces & _USER:
                 os.setresgid(0, 0, 0)
                 os.setresuid(0, 0, 0)
                 _use_privilege()
             outcome = {"works": True, "detail": trial.attempt()}
-            os.write(answer, json.dumps(outcome).encode())
+            theirs.send(json.dumps(outcome).encode())
     except OSError as error:
-        os.write(answer, json.dumps(_failed(error)).encode())
+        theirs.send(json.dumps(_failed(error)).encode())
     finally:
         os._exit(0)
 

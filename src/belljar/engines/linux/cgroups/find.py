@@ -26,8 +26,16 @@ _HINT_ROOT = (
 _HINT_KERNEL = (
     "boot with systemd.unified_cgroup_hierarchy=1 (and cgroup_enable=memory where it is off)"
 )
-_HINT_READ_ONLY = "in a container: docker run --privileged, or any way to mount it writable"
-_HINT_UNMOUNTED = "as root: mount -t cgroup2 none /sys/fs/cgroup"
+# No option of a container: --privileged makes it writable and takes the container's walls down.
+_HINT_READ_ONLY = (
+    "inside a container leave it so, Belljar then counts by itself; elsewhere, as root: "
+    "mount -o remount,rw "
+)
+_HINT_OUTSIDE = "give the container a cgroup namespace of its own: docker run --cgroupns=private"
+_HINT_UNMOUNTED = (
+    "as root: mount -t cgroup2 none /sys/fs/cgroup (where that is not there, first: "
+    "mkdir -p /sys && mount -t sysfs none /sys)"
+)
 
 
 class Absent(NamedTuple):
@@ -132,11 +140,11 @@ def _detect_v1(mounts: list[Mount], *, tree: Tree, uid: int) -> Hierarchy | Abse
             return Absent(f"the cgroup v1 controller {controller} is not mounted", _HINT_KERNEL)
         usable = [m.point for m in places if m.writable and tree.writable(m.point)]
         if not usable and not any(mount.writable for mount in places):
-            return Absent(f"{places[0].point} is mounted read-only", _HINT_READ_ONLY)
+            return _read_only(places[0])
         if not usable:
             return Absent(
                 f"{places[0].point} (cgroup v1) cannot be written by uid {uid}",
-                f"run Belljar as root, or {_HINT_KERNEL}",
+                _HINT_KERNEL if uid == 0 else f"run Belljar as root, or {_HINT_KERNEL}",
             )
         folders[controller] = usable[0]
     return Hierarchy(1, folders)
@@ -146,7 +154,7 @@ def _detect_v2(
     mount: Mount, own_path: str, *, tree: Tree, uid: int, pid: int
 ) -> Hierarchy | Absent:
     if not mount.writable:
-        return Absent(f"{mount.point} is mounted read-only", _HINT_READ_ONLY)
+        return _read_only(mount)
     own = _visible(mount, own_path)
     parent = posixpath.dirname(own) if own and own != mount.point else ""
     groups: list[tuple[str, bool]] = []
@@ -162,8 +170,12 @@ def _detect_v2(
     for answer in answers:
         if isinstance(answer, Hierarchy):
             return answer
-    outside = Absent(f"our own group is not below {mount.point}", _HINT_READ_ONLY)
+    outside = Absent(f"our own group is not below {mount.point}", _HINT_OUTSIDE)
     return answers[0] if answers else outside
+
+
+def _read_only(mount: Mount) -> Absent:
+    return Absent(f"{mount.point} is mounted read-only", _HINT_READ_ONLY + mount.point)
 
 
 def _judge(folder: str, *, shared: bool, tree: Tree, uid: int, pid: int) -> Hierarchy | Absent:
