@@ -61,7 +61,7 @@ test-user: setup
 
 GUESTS :=
 CELLS :=
-SELECTION := full
+test-machines: SELECTION := full
 test-machines: setup  ## in QEMU guests of Debian and Ubuntu; part of it: GUESTS=trixie CELLS=root,user
 	$(BIN)/python -m tests.machines run --guests "$(GUESTS)" --cells "$(CELLS)" --selection $(SELECTION)
 

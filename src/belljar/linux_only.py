@@ -1,4 +1,4 @@
-"""What Belljar says where there is no Linux: the client works there, sandboxes do not."""
+"""Systems other than Linux, where the client works and sandboxes do not: what to tell the user."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from belljar.errors import EngineUnavailable
 
 _SYSTEMS = {"darwin": "macOS", "win32": "Windows", "cygwin": "Windows"}
-_SERVER = "a server that you name with url= in Python, and with --url or BELLJAR_URL elsewhere"
+_SERVER = "a server: url= in Python, --url or BELLJAR_URL on the command line"
 _MACHINES = {
     "macOS": "in a Linux virtual machine (Lima: limactl start; or multipass launch)",
     "Windows": "in WSL2 (wsl --install)",
@@ -24,11 +24,11 @@ def why() -> str:
 
 def what_to_do() -> str:
     place = _MACHINES.get(_SYSTEMS.get(sys.platform, ""), "on a Linux machine")
-    return f"run Belljar {place}, or use {_SERVER}: docs/client.md"
+    return f"run Belljar {place}, or use {_SERVER} (docs/client.md)"
 
 
 def open_flags(*names: str) -> int:
-    """For `os.open`, as far as this system has them; Windows must also leave line ends alone."""
+    """For `os.open`: those that this system has, and on Windows no translation of line ends."""
     found = getattr(os, "O_BINARY", 0)
     for name in names:
         found |= getattr(os, name, 0)

@@ -15,6 +15,7 @@ import pytest
 
 from belljar.engines.jail import checks
 from belljar.engines.linux import cgroups, kernel
+from tests import same_ids
 
 COMMAND = [sys.executable, "-m", "belljar.cli.main", "doctor"]
 # A program behind a filter that answers some system calls with an error: NUMBER=ERRNO … -- COMMAND
@@ -151,7 +152,7 @@ def test_namespaces_used_up_are_noticed() -> None:
     if not shutil.which("unshare"):
         pytest.skip("needs unshare (util-linux)")
     script = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
-    prefix = ("unshare", "--user", "--map-root-user", "sh", "-c", script, "sh")
+    prefix = (*same_ids.prefix(), "sh", "-c", script, "sh")
     status, findings = doctor(prefix=prefix)
     by_name = {item["name"]: item for item in findings["controls"]}
     assert status == 1 and not findings["ok"]
@@ -177,7 +178,7 @@ def test_without_tmp_it_says_so() -> None:
         pytest.skip("needs pivot_root (util-linux)")
     if sys.executable.startswith("/tmp/") or not os.path.isdir("/mnt"):
         pytest.skip("the interpreter is below /tmp, or there is no /mnt")
-    prefix = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", WITHOUT_TMP, "sh")
+    prefix = (*same_ids.prefix(), "sh", "-c", WITHOUT_TMP, "sh")
     _, findings = doctor(prefix=prefix)
     hints = {item["mechanism"]: item["hint"] for item in findings["controls"]}
     assert "mkdir -m 1777 /tmp" in hints["pivot_root"]

@@ -23,12 +23,13 @@ import pytest
 
 from belljar.engines.jail.advice import APPARMOR, CLONE
 from belljar.runtimes.interpreter import base_interpreter
+from tests import same_ids
 
 BELLJAR = [sys.executable, "-m", "belljar.cli.main"]
 SETTING = Path("/etc/sysctl.d/zz-belljar-max_user_namespaces.conf")
 # A user namespace whose root may change how many there may be below it, and an /etc/sysctl.d that
 # is nobody else's. The last word of a line of the script is what the test is about.
-OWN = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
+OWN = (*same_ids.prefix(), "sh", "-c")
 PREPARED = "mount -t tmpfs none /etc/sysctl.d && echo 0 > /proc/sys/user/max_user_namespaces && "
 
 
@@ -163,7 +164,7 @@ def test_fix_with_sudo_is_about_the_user_who_typed_it(sudo: bool) -> None:
     script = f"env {who} {shlex.join([sys.executable, '-c', AS_ROOT])}; cat {switch}"
     done = own_place(script, prepared=prepared)
     assert done.stdout.endswith("\n1\n" if sudo else "\n0\n"), done.stdout + done.stderr
-    assert ("ask as an ordinary user about theirs" in done.stdout) != sudo
+    assert ("run it as that user" in done.stdout) != sudo
 
 
 def test_fix_writes_nothing_unasked() -> None:

@@ -105,7 +105,7 @@ import os, socket, time
 held = []
 for _ in range(%d):
     if os.fork() == 0:
-        held = [socket.socketpair() for _ in range(200)]
+        held = [socket.socketpair() for _ in range(100)]
         time.sleep(5)
         os._exit(0)
 time.sleep(3)
@@ -137,7 +137,7 @@ def test_a_flood_of_sockets_is_ended_where_queues_cannot_be_short(
         source.write(OLD_KERNEL)
     monkeypatch.setattr(launch, "PACKAGE_ROOT", str(tmp_path))
     with Sandbox() if kept else Belljar() as place:
-        few, many = place.run(FLOOD % 2), place.run(FLOOD % 8)
+        few, many = place.run(FLOOD % 4), place.run(FLOOD % 14)
     assert few.isolation["sockets"] == "watched"
     assert said(few) == "still here"
     assert many.status == "out_of_memory" and "still here" not in many.stdout

@@ -44,7 +44,7 @@ OPTIONS = "docker run --security-opt seccomp=unconfined --security-opt apparmor=
         (0, facts(ORDINARY, sysctls={USERS: "0"}), f"sudo sysctl -w {USERS}=31000"),
         (0, facts(ROOT, sysctls={USERS: "0"}), f": sysctl -w {USERS}=31000.*doctor --fix"),
         (errno.ENOSPC, facts(ROOT, sysctls=PLENTY), f"sysctl -w {USERS}=192698"),
-        (errno.ENOSPC, ORDINARY, "not by a limit of this user namespace"),
+        (errno.ENOSPC, ORDINARY, "outside this user namespace.*of the host"),
         (
             errno.EPERM,
             facts(ORDINARY, sysctls={CLONE: "0"}),
@@ -178,7 +178,7 @@ def test_the_profile_comes_first_and_says_what_it_gives_away() -> None:
 def test_an_interpreter_that_others_can_replace_is_pointed_out() -> None:
     own = facts(UBUNTU, interpreter="/home/a/.local/bin/python3.13", replaceable="/home/a")
     found = advice.obstacle_for(errno.EPERM, own)
-    assert found and "Others than root can change /home/a," in found.remedies[0].consequence
+    assert found and "Users other than root can change /home/a:" in found.remedies[0].consequence
 
 
 def test_every_folder_above_the_interpreter_counts(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def doctor(
         ),
     ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", help="With --fix: do not ask. A whole protection stays on.")
+        bool, typer.Option("--yes", help="With --fix: do not ask. Switches no protection off.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> int:

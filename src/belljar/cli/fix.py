@@ -31,7 +31,7 @@ def fix(look: Look, *, yes: bool) -> None:
     if not obstacle:
         print("Nothing that stops sandboxes here can be mended by a file.")
         if os.geteuid() == 0 and "SUDO_UID" not in os.environ:
-            print("That is about root's: ask as an ordinary user about theirs.")
+            print("That is true of root's sandboxes. For another user's, run it as that user.")
         print()
     mended: set[str] = set()
     while obstacle and obstacle.name not in mended:

@@ -70,7 +70,7 @@ class Facts:
     interpreter: str = "/usr/bin/python3"
     """What the zygote runs."""
     replaceable: str = ""
-    """The interpreter, or a folder above it, if others than root can change that."""
+    """The interpreter, or a folder above it, if users other than root can change that."""
     apparmor_parser: str = ""
     restricted: bool = False
     """AppArmor keeps user namespaces from this user and this interpreter."""
@@ -143,7 +143,7 @@ def hint(code: int, facts: Facts, *, own: str = "") -> str:
     if setting := _setting(code, facts):
         return _about_setting(*setting, facts)
     if code in _USED_UP:
-        return "namespaces are used up, and not by a limit of this user namespace: see the host's"
+        return "a limit outside this user namespace is reached: user.max_*_namespaces of the host"
     if facts.stuck:
         return (
             f"{_contained(facts, '--user 1000:1000')}, or as root with --cap-add SETUID"

@@ -32,7 +32,7 @@ from .process import ROOM_HINT, Zygote
 from .wall import AGENT_PROCESSES, JailWall
 
 SOCKETS_S = 0.05
-"""Between two looks at how many sockets there are, where only that limits what waits in them."""
+"""Between two counts of the sockets, where nothing else limits what waits in them."""
 BY_GATEWAY = "named hosts, by the gateway (namespace)"
 DESCRIPTORS = 65_536
 
@@ -236,7 +236,7 @@ class JailEngine:
             for wall in list(self._walls):
                 try:
                     wall.limit_sockets()
-                except Exception:  # whom nobody can watch does not go on
+                except Exception:  # a sandbox that cannot be watched must not go on
                     wall.kill()
 
     def _gone(self, wall: JailWall) -> None:
@@ -244,7 +244,7 @@ class JailEngine:
         self._walls.discard(wall)
 
     def _cores(self, cpus: float) -> list[int] | None:
-        """Where no cgroup can limit the share of the processor, it becomes a number of cores."""
+        """Where no cgroup limits the share of the processor: the cores to pin the sandbox to."""
         if self._hierarchy and self._hierarchy.limits_cpu:
             return None
         return _cores(cpus)
@@ -339,7 +339,7 @@ def _room_for_descriptors() -> None:
 
 
 def _cores(cpus: float) -> list[int]:
-    """Chosen at random to spread the load."""
+    """As many cores as the share needs, chosen at random to spread the load."""
     allowed = sorted(os.sched_getaffinity(0))
     count = min(len(allowed), max(1, round(cpus)))
     from random import SystemRandom  # loads a library of hashes that nothing else here needs

@@ -80,8 +80,8 @@ def join(
     before: Callable[[], None] | None = None,
 ) -> None:
     """Does something to the mounts of a sandbox that lives. The process that does it is in none of
-    the sandbox's pid namespaces: the code can neither see nor touch it. `before`: what it does
-    first, in a mount namespace of its own."""
+    the sandbox's pid namespaces: the code can neither see nor touch it. `before`: what it
+    does first, in a mount namespace that only it is in."""
     ours, theirs = socket.socketpair()
     pid, _ = kernel.clone3(0)
     if pid == 0:

@@ -64,7 +64,7 @@ def launch(ground: Ground, hierarchy: cgroups.Hierarchy | None) -> Launch:
     try:
         ids = userns.ours()
     except PermissionError as error:
-        from . import advice  # much to load, and only those without a jail need it
+        from . import advice  # much to load, and needed only where the jail does not work
 
         raise EngineUnavailable(f"jail: {error}", hint=advice.hint(0, advice.gather())) from error
     with contextlib.ExitStack() as undo:
@@ -90,7 +90,7 @@ def launch(ground: Ground, hierarchy: cgroups.Hierarchy | None) -> Launch:
             undo.callback(process.wait)
             ours.setblocking(False)
             if hierarchy:
-                hierarchy.admit(process.pid)  # while it waits for its first word, and has no child
+                hierarchy.admit(process.pid)  # while it waits for its first order, and has no child
             ours.send(_BOOT.format(root=PACKAGE_ROOT, control=control).encode())
             send(ours, _configuration(ground, ids, hierarchy), [owner])
         except OSError as error:
@@ -106,11 +106,11 @@ def launch(ground: Ground, hierarchy: cgroups.Hierarchy | None) -> Launch:
 
 
 def _check_place(prefix: str) -> None:
-    """In a sandbox these places are its own: what the host has there is not seen."""
+    """Every sandbox has these places for itself, and does not see what the host has there."""
     for place in (*places.WRITABLE, "/var/tmp", "/data", "/run", "/proc", "/sys", "/dev"):
         if f"{prefix}/".startswith(f"{place}/"):
             raise EngineUnavailable(
-                f"jail: this Python is below {place}, which every sandbox has for itself",
+                f"jail: this Python is installed below {place}, which sandboxes cannot see",
                 hint="use a Python that is installed elsewhere: below /usr, /opt or your home",
             )
 

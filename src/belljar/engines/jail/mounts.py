@@ -145,8 +145,8 @@ class HostsFile:
         self._mount = -1
 
     def make(self) -> None:
-        """In a mount namespace that no code is in: before Linux 6.15 or so no copy can be made of
-        a mount that is attached nowhere, so the tmpfs is attached for a moment."""
+        """In a mount namespace that no code is in. Before Linux 6.15 or so a mount cannot be copied
+        while it is attached nowhere, so the tmpfs is attached for a moment."""
         hidden = _HIDDEN | kernel.MS_NOEXEC
         kernel.mount("belljar", BOX, "tmpfs", hidden, "size=64k,nr_inodes=8,mode=0755")
         try:

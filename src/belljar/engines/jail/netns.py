@@ -25,8 +25,8 @@ _COUNTERS = ("dev", "snmp", "netstat", "snmp6")
 # to nobody, so few may wait, and little in each; loopback needs no large windows.
 _BACKLOG = "net/core/somaxconn"
 _HIDDEN_BY_OLD_KERNELS = (_BACKLOG, "net/unix/max_dgram_qlen")
-"""Older kernels show these only where the initial user namespace owns the network namespace (6.1
-hides the first, 5.15 perhaps both). No privilege helps: the files do not exist. The number of
+"""Older kernels show these only in network namespaces that the initial user namespace owns (6.1
+hides the first, 5.15 perhaps both). No privilege helps: the files do not exist. There the number of
 sockets is watched instead."""
 _SETTINGS = {
     _BACKLOG: "32",
@@ -60,9 +60,9 @@ class Network:
                     raise
         self._handle = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self.sockets: int | None = None
-        """Where queues cannot be short: a file that tells how many sockets there are in here, also
-        those that no process has (connections that nobody accepted, senders of what nobody read).
-        It can be read by whoever holds it."""
+        """Where queues cannot be shortened: an open file that says how many sockets there are in
+        here, including those that no process holds (connections that nobody accepted, senders of
+        data that nobody read). It can be read from any namespace."""
         if not queues_are_limited():
             self.sockets = os.open("/proc/thread-self/net/sockstat", os.O_RDONLY | os.O_CLOEXEC)
         self._untouched = _counters()
@@ -126,8 +126,8 @@ def _write(name: str, value: str) -> None:
 
 
 def count_sockets(file: int) -> int:
-    """From `Network.sockets`. "sockets: used 12", and then lines for each protocol, some of which
-    are the whole machine's."""
+    """Read from `Network.sockets`. Its first line, "sockets: used 12", is about that namespace; of
+    the lines for each protocol that follow, some are about the whole machine."""
     return int(os.pread(file, 64, 0).split(None, 3)[2])
 
 

@@ -26,10 +26,12 @@ ROOM_HINT = "raise the limit of open files (ulimit -n) of this process"
 
 
 class Born(NamedTuple):
+    """What the zygote hands over with a new sandbox."""
+
     pidfd: int
     """Of its pid 1."""
     sockets: int | None
-    """A file that counts its sockets, where their queues cannot be short (netns)."""
+    """A file that counts its sockets, where their queues cannot be shortened (netns)."""
 
 
 class Zygote:
@@ -182,7 +184,7 @@ class Zygote:
             if len(received) < handles and "error" not in reply:
                 for descriptor in received:
                     os.close(descriptor)
-                raise EngineError("it made a sandbox that we have no descriptor left for")
+                raise EngineError("it made a sandbox, but we have no descriptor left for it")
             return reply, received
         except OSError as error:
             raise self._broken(error) from error

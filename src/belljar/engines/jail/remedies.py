@@ -67,7 +67,9 @@ def apparmor_profile(interpreter: str, *, parser: str, replaceable: str) -> Reme
         " runs, not only Belljar, and whatever those programs start."
     )
     if replaceable:
-        consequence += f" Others than root can change {replaceable}, and so give it to any program."
+        consequence += (
+            f" Users other than root can change {replaceable}: they can give it to any program."
+        )
     return Remedy(
         what=f"an AppArmor profile for {interpreter}",
         path=path,

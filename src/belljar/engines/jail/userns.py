@@ -2,7 +2,8 @@
 
 As root, the zygote owns a range of ids that no account uses, and each sandbox one id of that range.
 An ordinary user has one id; every sandbox then has it too, told apart by its own namespace. No
-sandbox has root's: the kernel never counts root's processes, and root owns what is in /proc.
+sandbox has root's: RLIMIT_NPROC does not bind root, and root may read files in /proc that others
+may not.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _FIRST = 0x4000_0000
 _SLOTS = 8192
 _SYS_ADMIN = 1 << 21
 _MAPS_OTHERS = 1 << 6 | 1 << 7
-"""CAP_SETGID, CAP_SETUID: to map ids that are not one's own, and to become somebody else."""
+"""CAP_SETGID and CAP_SETUID: to map ids that are not one's own, and to change to them."""
 
 
 class IdMap:
@@ -27,7 +28,7 @@ class IdMap:
         self.gid = gid
         self.count = count
         self.mounts_first = mounts_first
-        """May mount without a user namespace. A container's root may not."""
+        """The zygote may mount without a user namespace. A container's root may not."""
 
     @property
     def has_range(self) -> bool:
@@ -41,7 +42,7 @@ def effective_capabilities() -> int:
 
 
 def is_privileged(euid: int, capabilities: int) -> bool:
-    """True for root that may do what root may: in a container it often may not."""
+    """True for root with the capabilities that the zygote uses; a container's may lack one."""
     wanted = _SYS_ADMIN | _MAPS_OTHERS
     return euid == 0 and capabilities & wanted == wanted
 
@@ -52,7 +53,7 @@ def is_stuck(euid: int, capabilities: int) -> bool:
 
 
 def ours() -> IdMap:
-    """What a zygote of this process gets."""
+    """What a zygote of this process gets; PermissionError if that could only be root's id."""
     with open("/proc/self/uid_map") as file:
         extents = file.read()
     return choose(

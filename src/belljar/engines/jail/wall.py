@@ -25,10 +25,9 @@ UNUSED_BYTES = GIB
 """Memory that a process may reserve beyond its limit where no cgroup counts what it really uses:
 thread stacks are mostly never touched. The watchdog looks at the rest."""
 
-
 MOST_SOCKETS = 2048
-"""In one sandbox, where the kernel cannot limit what waits in each (netns). About 20 KB wait in a
-connection that nobody accepted, and no cgroup counts them."""
+"""In one sandbox, where the kernel cannot limit what waits in each (netns). About 20 KB can wait in
+a connection that nobody accepted, and no cgroup counts them."""
 
 
 class JailWall(DestroyedOnce):
@@ -103,7 +102,7 @@ class JailWall(DestroyedOnce):
             self.strays = netns.Strays(self._pidfd)
 
     def limit_sockets(self) -> None:
-        """Ends it if it has too many: what waits in them is memory that no limit counts."""
+        """Ends the sandbox if it has too many: no limit counts the memory of what waits in them."""
         if not self._used or self._flooded or self._sockets is None:
             return
         self._flooded = netns.count_sockets(self._sockets) > MOST_SOCKETS

@@ -109,7 +109,7 @@ def _enter_walls(control: socket.socket, configuration: dict) -> None:  # type: 
             os._exit(1)
 
     # Mounts come first: once the zygote has ids of its own it is nobody on the host, and could
-    # not reach a package folder below /root. Root that may not mount opens what it will mount.
+    # not reach a package folder below /root. If it may not mount yet, it opens the sources first.
     if ids.mounts_first:
         mounts.build_root(steps)
         kernel.unshare(kernel.CLONE_NEWUSER)
@@ -139,7 +139,7 @@ def _take_ids(ids: userns.IdMap) -> None:
 
 
 def _opened(steps: list) -> list:  # type: ignore[type-arg]
-    """The plan of the root with descriptors for the host's paths, found as who we are now."""
+    """The plan of the root, with the host's paths opened while we may still reach them."""
     return [
         [*step[:2], f"/proc/self/fd/{os.open(step[2], os.O_PATH | os.O_CLOEXEC)}"]
         if step[0] in ("bind", "device")
@@ -341,7 +341,7 @@ class _Zygote:
         return self._families[number]
 
     def _watch(self, pidfd: int, own: netns.Network | None, network: netns.Network) -> None:
-        """`own`: a network to hand on or to close when the sandbox is gone."""
+        """`own`: the network to hand on or close when the sandbox is gone; a branch has none."""
         self._poll.register(pidfd, select.EPOLLIN)
         self._living[pidfd] = own
         send(self._control, {}, [pidfd] if network.sockets is None else [pidfd, network.sockets])

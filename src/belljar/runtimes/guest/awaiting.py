@@ -26,7 +26,7 @@ class Loop:
     def adopt(self, asyncio: Any) -> None:
         """Called when the code has imported asyncio."""
         if self._asyncio is None:
-            # Called after asyncio's own, which since Python 3.12 forgets the loop in a child.
+            # Only now, to be called after asyncio's own hook: since 3.12 that forgets the loop.
             os.register_at_fork(after_in_child=self._forked)
         self._asyncio = asyncio
         if self._loop is None or self._loop.is_closed():

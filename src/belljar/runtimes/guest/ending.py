@@ -132,7 +132,7 @@ def finish(status: int, known: int) -> int:
 
 
 def _ignored(stream: object) -> str:
-    """The interpreter's words for a stream that it could not flush."""
+    """What this version of the interpreter says of a stream that it could not flush."""
     if sys.version_info < (3, 13):
         return "Exception ignored in: %r" % stream
     return "Exception ignored %s flushing sys.%s:" % (

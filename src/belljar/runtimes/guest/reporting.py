@@ -1,10 +1,10 @@
 """What an interpreter imports only when it has something to report.
 
-A traceback or a warning makes CPython import modules of its own: which ones depends on the version
-and on the error. The code's folder comes first on the path, so a file there that is called
-`tokenize.py` would be run by the report of an error. Two things keep it out: warm interpreters have
-reported everything once (`rehearse`), and what is still missing is looked for among the
-interpreter's own modules first (`OwnModulesFirst`).
+To report an error or a warning, CPython imports modules of its own; which ones depends on the
+version and on the error. The code's folder comes first on the path, so reporting an error would run
+a file called `tokenize.py` there. Two things prevent that: a warm interpreter has reported
+everything once (`rehearse`), and what is still missing is looked for among the interpreter's own
+modules first (`OwnModulesFirst`).
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ _REPORTED = (
 
 
 class OwnModulesFirst:
-    """A context in which no file of the code's stands in for a module of the interpreter's. The
-    code's folder is still there, at the end: the text of an exception may need a module of it."""
+    """A context in which no file of the code's can stand in for one of the interpreter's modules.
+    The code's folder stays on the path, at its end: an exception may need a module from there to
+    describe itself."""
 
     def __enter__(self) -> None:
         self._path: list[str] = getattr(sys, "path", [])  # unless the code made it something else
@@ -48,10 +49,10 @@ class OwnModulesFirst:
 
 
 def rehearse() -> None:
-    """Reports every kind of error once, to nobody: what that imports is there for all forks."""
+    """Reports every kind of error once, to nobody, so that all forks have what that imports."""
     for source in _REPORTED:
         try:
-            # With a file to quote from, which it has to read: a short one.
+            # With a file to quote lines from, which is read: a short one.
             exec(compile(source, io.__file__, "exec", dont_inherit=True), {})
         except BaseException as error:
             trace = error.__traceback__
@@ -62,7 +63,7 @@ def rehearse() -> None:
 
 
 def _unclosed() -> None:
-    """A warning that names the object it is about says how to find where that came from."""
+    """A warning that comes with its object also says how to find where that was made."""
     message = warnings.WarningMessage(
         "rehearsal", ResourceWarning, io.__file__, 1, source=types.SimpleNamespace()
     )

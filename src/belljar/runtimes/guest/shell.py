@@ -57,7 +57,7 @@ def run(command: str, *, capture: bool, program: str = "") -> tuple[int, bytes]:
     try:
         output = child.communicate()[0] or b""
     except BaseException:
-        if child.returncode is None:  # else its number may be another's by now
+        if child.returncode is None:  # otherwise its pid may be another process's by now
             _end(child)
         raise
     status: int = child.returncode
@@ -69,14 +69,14 @@ def _shell() -> str:
 
 
 def _end(child: Any) -> None:
-    """The command may leave others behind, which a shell has told to ignore SIGINT: they are killed
-    before it is waited for, while no other group can have got its number."""
+    """Interrupts the command, then kills its whole group: a shell has its background processes
+    ignore SIGINT. The command is reaped last: until then no other group can have its id."""
     deadline = time.monotonic() + _GRACE_S
     try:
         _signal_group(child.pid, signal.SIGINT)
         while not _has_ended(child.pid) and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
-    finally:  # also when a second interrupt comes
+    finally:  # even if a second interrupt comes
         _signal_group(child.pid, signal.SIGKILL)
     child.wait()
 

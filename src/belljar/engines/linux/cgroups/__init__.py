@@ -4,7 +4,7 @@
 Everything lives in a folder of ours, `belljar-<pid>-<starttime>-<n>/<sandbox>`, so that a later
 Belljar can tell what a dead one left behind (`sweep`). Nothing else is touched, except that v2 may
 need its parent's controllers switched on and this process moved to a leaf beside it (`claim`). An
-ordinary user's folder lies in a scope that the user's systemd is asked for (`scope`).
+ordinary user's folder lies in a scope that we get from the user's systemd (`scope`).
 
 No descriptor is held per sandbox: five hundred idle ones must fit the usual limit of 1024.
 Records are named tuples: a dataclass takes eight times as long to import, at every cold start.

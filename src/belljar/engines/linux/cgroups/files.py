@@ -104,5 +104,5 @@ def engine_error(step: str, error: OSError) -> EngineError:
     if error.errno in (errno.ENOSPC, errno.EAGAIN, errno.ENOMEM):
         hint = "the kernel has no room for more groups: close sandboxes"
     if error.errno == errno.ENOENT:
-        hint = "the group was taken away, perhaps by systemctl stop: make a new Belljar"
+        hint = "the group was removed, perhaps by systemctl stop: make a new Belljar"
     return EngineError(f"resource group, {step}: {error}", hint=hint)

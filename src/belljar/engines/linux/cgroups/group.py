@@ -90,7 +90,7 @@ class Group:
         self._limits = limits
 
     def begin(self) -> None:
-        """Code is about to run in here, and from now on it weighs something."""
+        """Code is about to run in here: until it is removed, the group counts as in use."""
         if not self._busy:
             self._busy = True
             self.hierarchy.busy(1)

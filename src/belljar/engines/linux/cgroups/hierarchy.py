@@ -15,14 +15,14 @@ from .plan import Version, weight
 from .scope import HOST_LEAF, Scope
 
 PREFIX = "belljar-"
-"""Of folders of ours, which lie beside those of others."""
+"""Of our folders' names: they lie beside groups that are not ours."""
 CLOSE_S = 3.0
 # pids comes first everywhere: who is in any group of a sandbox is in that one, so that killing by
 # its list misses nobody, even when the host died between two of the moves.
 CONTROLLERS = ("pids", "memory", "cpu", "cpuacct")
 CONTROLLERS_V2 = ("memory", "pids", "cpu")
 NEEDED_V2 = ("memory", "pids")
-"""Without cpu, which some distributions do not hand to users, cores are chosen instead."""
+"""Some distributions do not hand cpu to users; there a sandbox is pinned to cores instead."""
 
 
 class Hierarchy:
@@ -46,7 +46,7 @@ class Hierarchy:
         self.enable = tuple(enable) if version == 2 else ()
         self.limits_cpu = limits_cpu
         self.scope = scope
-        """v2: what systemd gave us, for as long as we hold it."""
+        """v2: the scope that systemd gave us, closed with this."""
         # v1 controllers may be mounted together, and v2 has them all in one: one name per folder.
         self.roots = tuple({folder: name for name, folder in self.folders.items()}.values())
         self.owner = ""
@@ -62,14 +62,14 @@ class Hierarchy:
         return {"memory": mechanism, "processes": mechanism, "cpu": cpu}
 
     def admit(self, pid: int) -> None:
-        """Before a process of ours, or a child of it, enters a group: systemd's scope can be
-        entered only from within, so it must be put there first."""
+        """To be called before one of our processes, or its child, enters a group. The groups of a
+        scope can be entered only from inside it, so the process is moved there first."""
         if self.scope:
             self.scope.admit(pid)
 
     def busy(self, change: int) -> None:
-        """So many sandboxes more or fewer run code: together they weigh as much as so many
-        processes, or a busy host would leave them the share of one (ADR 15)."""
+        """Counts one more (1) or one fewer (-1) sandbox in use. Together they weigh as much as that
+        many processes; otherwise a busy host would leave them the share of one (ADR 15)."""
         self._busy += change
         now = weight(self._busy, self.version)
         if self.fds and self.limits_cpu and now != self._weight:
@@ -135,7 +135,7 @@ class Hierarchy:
                 files.enable(own, self.enable)
                 fd = os.open(own, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except FileNotFoundError:
-                continue  # another Belljar, which cannot see our pid, swept it away as a dead one's
+                continue  # another Belljar, which cannot see our pid, took us for dead and swept it
             # The lock says "alive" also to a Belljar that cannot see our pid (another namespace).
             fcntl.flock(fd, fcntl.LOCK_SH)
             if files.inode(own) == os.fstat(fd).st_ino:

@@ -18,15 +18,15 @@ from .scope import NoScope, Scope
 def claim_ours(*, ask_systemd: bool = False) -> Hierarchy | None:
     """Ours, cleared of what a dead Belljar left; None if there is none.
 
-    Before the first child is started: see `Hierarchy.step_aside`. `ask_systemd`: for who admits
-    (`Hierarchy.admit`) the processes that enter groups.
+    Before the first child is started: see `Hierarchy.step_aside`. `ask_systemd`: for callers
+    that admit (`Hierarchy.admit`) every process that enters a group.
     """
     found = find_ours(ask_systemd=ask_systemd)
     return None if isinstance(found, Absent) else found
 
 
 def find_ours(*, ask_systemd: bool) -> Hierarchy | Absent:
-    """As `claim_ours`, or why there is none and what to type."""
+    """As `claim_ours`; where there is none it says why, and what to type."""
     found = detect()
     if ask_systemd and os.geteuid() != 0 and not _is_delegated(found):
         asked = _from_systemd()
@@ -39,14 +39,16 @@ def find_ours(*, ask_systemd: bool) -> Hierarchy | Absent:
     try:
         found.claim()
     except EngineError as error:
+        if found.scope:
+            found.scope.close()
         return Absent(error.message, error.hint or "")
     sweep(found)
     return found
 
 
 def _is_delegated(found: Hierarchy | Absent) -> bool:
-    """A user's systemd lets the user write to every group of a service, also to those that it
-    arranges itself; only where it was told to leave them to us do we."""
+    """A user may write to every group of a user service, even to those that systemd arranges. We
+    use one only if systemd was told to leave it to us."""
     if isinstance(found, Absent):
         return False
     return not found.step_aside or Tree().delegated(found.places[0])

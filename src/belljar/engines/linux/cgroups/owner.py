@@ -19,7 +19,7 @@ def new_owner() -> str:
 
 
 def is_mine(owner: str) -> bool:
-    """False in a forked copy of the process that made it."""
+    """Whether this process made it; False in a forked copy of the one that did."""
     return owner.startswith(f"{os.getpid()}-")
 
 

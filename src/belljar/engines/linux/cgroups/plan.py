@@ -22,12 +22,12 @@ class Write(NamedTuple):
 
 WEIGHT_PER_CORE = 2
 _WEIGHTS = {1: ("cpu.shares", 1024, 262_144), 2: ("cpu.weight", 100, 10_000)}
-"""File, what one process weighs, and the most there is."""
+"""The file, the weight of one process, and the largest weight that the kernel takes."""
 
 
 def weight(busy: int, version: Version, *, cores: int = os.cpu_count() or 1) -> Write:
-    """What so many busy sandboxes weigh together: each as much as a process, but not so much that a
-    few hundred of them would leave a process of the host next to nothing."""
+    """What this many sandboxes in use weigh together: each as much as a process, up to a number per
+    core, since a few hundred would leave a process of the host next to nothing."""
     file, one, most = _WEIGHTS[version]
     processes = max(1, min(busy, WEIGHT_PER_CORE * cores))
     return Write("cpu", file, str(min(processes * one, most)))
@@ -46,13 +46,13 @@ def plan(
 
     `reserve`: processes of ours in the group, on top of what the code may have. `files`: what this
     kernel offers, for the optional ones. `previous`: the limits in force, None for a new group.
-    `cpu`: the processor's share can be limited here, too.
+    `cpu`: whether the share of the processor can be limited here.
     """
     memory = str(limits.memory_bytes)
     processes = Write("pids", "pids.max", str(limits.processes + reserve))
     quota = str(max(SMALLEST_QUOTA_US, round(limits.cpus * PERIOD_US)))
     if version == 2:
-        # memory.oom.group stays 0: it would kill the agent, and with it what is known of the run.
+        # memory.oom.group stays 0: 1 would kill the agent too, and what it knows about the run.
         no_swap = Write("memory", "memory.swap.max", "0")
         return [
             Write("memory", "memory.max", memory),

@@ -1,10 +1,10 @@
 """A group from systemd: how an ordinary user gets limits that the kernel enforces.
 
-The processes of a login are in a group of root's, and nobody else may move one out of there. So the
-user's systemd is asked, over D-Bus, for a scope that is delegated to us. A process that holds
-nothing keeps it; it ends with us, and systemd then removes the scope with all that is in it. Only
-from inside the scope can a process enter the groups below it, so systemd also puts our zygotes
-there.
+The processes of a login are in a group that root owns, and only root may move one out of it. So we
+ask the user's systemd, over D-Bus, for a scope that is delegated to us. An idle process, the
+keeper, keeps the scope alive; it ends with us, and systemd then removes the scope with everything
+in it. A process can enter the groups below the scope only from inside it, so systemd also moves our
+zygotes there.
 """
 
 from __future__ import annotations
@@ -22,13 +22,18 @@ from . import files
 from .owner import new_owner
 
 HOST_LEAF = "belljar-host"
-"""Below a delegated group: processes that are no sandbox's. (On v2 a group has either processes or
-groups with controllers.)"""
+"""Below a delegated group: for processes that belong to no sandbox. (On v2 a group has either
+processes or child groups with controllers.)"""
 WAIT_S = 5.0
 END_S = 5.0
 _PAUSE_S = 0.001
 _inputs: set[int] = set()
-"""Of keepers. A forked copy of this process must not hold one open: it would keep the scope."""
+"""Each keeper's standard input. A forked copy of this process must not hold one open: that would
+keep the scope alive."""
+_NO_BUS = (
+    "log in as this user (ssh, a terminal, a desktop): su and sudo start no systemd for the user; "
+    "for services: loginctl enable-linger <user>"
+)
 
 
 def _forked() -> None:
@@ -38,14 +43,10 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
-_NO_BUS = (
-    "log in as this user (ssh, a terminal, a desktop): su and sudo start no systemd for the user; "
-    "for services: loginctl enable-linger <user>"
-)
 
 
 class NoScope(Exception):
-    """systemd gave none: why, and what to type."""
+    """systemd gave us no scope: why, and what to type."""
 
     def __init__(self, reason: str, hint: str = "") -> None:
         super().__init__(reason)
@@ -74,19 +75,19 @@ class Scope:
             raise
 
     def take(self, folder: str) -> None:
-        """What keeps the scope moves aside, so that it can have groups. `folder`: where it is."""
+        """Moves the keeper into a leaf, so that the scope (at `folder`) can have groups."""
         files.mkdir(f"{folder}/{HOST_LEAF}")
         files.write(None, f"{folder}/{HOST_LEAF}/cgroup.procs", str(self._keeper.pid))
 
     def admit(self, pid: int) -> None:
-        """Raises OSError if systemd does not put it there."""
+        """Has systemd move a process into the scope. Raises OSError if it does not."""
         try:
             _call("AttachProcessesToUnit", "ssau", (self.unit, f"/{HOST_LEAF}", [pid]))
         except NoScope as error:
-            raise OSError(f"systemd did not take it into {self.unit}: {error.reason}") from error
+            raise OSError(f"systemd did not move {pid} into {self.unit}: {error.reason}") from error
 
     def close(self) -> None:
-        # Not by its input alone: a program that this process started may hold that open.
+        # Closing its input is not enough: a program that this process started may hold that open.
         self._keeper.kill()
         assert self._keeper.stdin is not None
         _inputs.discard(self._keeper.stdin.fileno())
@@ -95,7 +96,7 @@ class Scope:
             self._keeper.wait(END_S)
 
     def _appeared(self) -> str:
-        """The scope's path among all groups, once its keeper is in there."""
+        """The scope's path in the tree of groups, once the keeper is in it."""
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
             for line in files.read(None, f"/proc/{self._keeper.pid}/cgroup").decode().splitlines():
@@ -106,7 +107,7 @@ class Scope:
 
 
 def _wait_for_end_of_file() -> subprocess.Popen[bytes]:
-    """Not in our process group: an interrupt at the terminal is not for it."""
+    """The keeper. Not in our process group: an interrupt at the terminal is not for it."""
     command = shutil.which("cat", path="/usr/bin:/bin") or "cat"
     try:
         keeper = subprocess.Popen(
@@ -119,24 +120,24 @@ def _wait_for_end_of_file() -> subprocess.Popen[bytes]:
             start_new_session=True,
         )
     except OSError as error:
-        raise NoScope(f"nothing to keep a scope: {error}") from error
+        raise NoScope(f"cat, which keeps a scope alive, cannot be started: {error}") from error
     assert keeper.stdin is not None
     _inputs.add(keeper.stdin.fileno())
     return keeper
 
 
 def bus_addresses(environment: Mapping[str, str], uid: int) -> list[str]:
-    """Where the user's own bus may be. That of the environment can be one without systemd, and
-    those who come without the variables of a login have one, too."""
+    """Where the user's bus may be. The one in the environment may have no systemd on it, and a
+    process without the variables of a login may still have one at the usual path."""
     folder = environment.get("XDG_RUNTIME_DIR") or f"/run/user/{uid}"
     found = [environment.get("DBUS_SESSION_BUS_ADDRESS", ""), f"unix:path={folder}/bus"]
     return list(dict.fromkeys(filter(None, found)))
 
 
 def _call(method: str, signature: str, body: tuple[Any, ...]) -> None:
-    """Asks the user's systemd, and waits for its answer for WAIT_S at most."""
+    """Asks the user's systemd, and waits for the answer for at most WAIT_S."""
     outcome: list[Any] = []
-    # The library waits for ever for a bus that accepts a connection and then says nothing.
+    # The library waits forever for a bus that accepts a connection and then says nothing.
     asking = threading.Thread(target=_ask, args=(method, signature, body, outcome), daemon=True)
     asking.start()
     asking.join(WAIT_S)
@@ -155,7 +156,7 @@ def _ask(method: str, signature: str, body: tuple[Any, ...], outcome: list[Any])
             answers.append(error)
         except ImportError:
             answers.append(NoScope("jeepney is not installed", "pip install jeepney"))
-        except Exception as error:  # the library's own are of many kinds
+        except Exception as error:  # the library raises many kinds
             answers.append(NoScope(f"the user's systemd cannot be reached ({error})", _NO_BUS))
     outcome.append(answers[-1])
 
@@ -175,10 +176,10 @@ def _ask_at(address: str, method: str, signature: str, body: tuple[Any, ...]) ->
         interface="org.freedesktop.systemd1.Manager",
     )
     with contextlib.closing(open_dbus_connection(address, auth_timeout=WAIT_S)) as connection:
-        # Processes are named by number: in another pid namespace that is somebody else's.
+        # Processes are named by pid, which in another pid namespace is somebody else's.
         who = new_method_call(bus, "GetConnectionUnixProcessID", "s", (connection.unique_name,))
         if _answer(connection.send_and_get_reply(who, timeout=WAIT_S)) != (os.getpid(),):
-            raise NoScope("the user's bus is outside of this container, which has pids of its own")
+            raise NoScope("the user's bus is outside this container, which has pids of its own")
         message = new_method_call(systemd, method, signature, body)
         return _answer(connection.send_and_get_reply(message, timeout=WAIT_S))
 
