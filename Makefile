@@ -61,9 +61,9 @@ test-user: setup
 
 GUESTS :=
 CELLS :=
-test-machines: SELECTION := full
+SELECTION :=
 test-machines: setup  ## in QEMU guests of Debian and Ubuntu; part of it: GUESTS=trixie CELLS=root,user
-	$(BIN)/python -m tests.machines run --guests "$(GUESTS)" --cells "$(CELLS)" --selection $(SELECTION)
+	$(BIN)/python -m tests.machines run --guests "$(GUESTS)" --cells "$(CELLS)" --selection $(or $(SELECTION),full)
 
 bench: setup environments  ## Belljar beside the alternatives, in one run
 	@engines="$$(mktemp -d)"; trap 'tests/engines_up.sh down "$$engines"' EXIT; \

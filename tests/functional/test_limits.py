@@ -135,7 +135,7 @@ BOMBS = {
     "t = threading.Thread(target=f); t.start(); t.join()\nraise MemoryError",
     "many children": "import os, time\n"
     "for _ in range(8):\n    if os.fork() == 0: x = bytearray(32 << 20); time.sleep(30)\n"
-    "time.sleep(2)",
+    "os.wait()",
 }
 
 

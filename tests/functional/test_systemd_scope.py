@@ -41,8 +41,14 @@ def scope_can_be_had() -> Iterator[None]:
     yield
 
 
-def scopes(pid: int) -> list[Path]:
-    return list(Path("/sys/fs/cgroup").glob(f"**/belljar-{pid}-*.scope"))
+def scopes(pid: int) -> list[str]:
+    """Of this host process; groups come and go while we look."""
+    return [
+        name
+        for _, folders, _ in os.walk("/sys/fs/cgroup")
+        for name in folders
+        if name.startswith(f"belljar-{pid}-") and name.endswith(".scope")
+    ]
 
 
 def until(condition: Callable[[], bool]) -> bool:

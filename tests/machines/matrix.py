@@ -258,11 +258,15 @@ def examine(session: Session, selection: Selection, found: Findings) -> None:
         try:
             proved = session.step("probes", prove_command(f"{BIN}/python"), selection.prove_s)
             found.probes = outcomes.probes(proved.printed)
+            if late := outcomes.late_probes(proved.printed):
+                command = prove_command(f"{BIN}/python", late)
+                proved = session.step("late probes", command, selection.prove_s)
+                found.probes = outcomes.second(found.probes, outcomes.probes(proved.printed))
         except TimeUp as late:
             found.probes = outcomes.probes_so_far(late.printed)
             raise
     if selection.tests:
-        run_tests(session, pytest_command(selection, f"{BIN}/python"), selection, found)
+        run_tests(session, selection, (), found)
 
 
 def examine_refusal(session: Session, selection: Selection, found: Findings) -> None:
@@ -273,14 +277,22 @@ def examine_refusal(session: Session, selection: Selection, found: Findings) -> 
         found.ending = (f"not refused: status {ran.status}: {outcomes.last(ran.printed)}",)
     if ADVICE in selection.tests and session.cell.name == "user":
         session.as_agent("sudo", SUDO_GIVEN)
-        run_tests(session, pytest_command(selection, f"{BIN}/python", (ADVICE,)), selection, found)
+        run_tests(session, selection, (ADVICE,), found)
         session.as_agent("no sudo", SUDO_TAKEN)
 
 
-def run_tests(session: Session, command: str, selection: Selection, found: Findings) -> None:
+def run_tests(
+    session: Session, selection: Selection, only: tuple[str, ...], found: Findings
+) -> None:
     try:
+        command = pytest_command(selection, f"{BIN}/python", only)
         ran = session.step("tests", command, selection.tests_s)
         found.tests = outcomes.pytest(ran.printed, ran.status)
-    except TimeUp as late:
-        found.tests = outcomes.pytest_so_far(late.printed)
+        if late := outcomes.late_tests(ran.printed):
+            command = pytest_command(selection, f"{BIN}/python", late)
+            ran = session.step("failed tests, by themselves", command, selection.tests_s)
+            again = outcomes.pytest(ran.printed, ran.status)
+            found.tests = outcomes.second(found.tests, again)
+    except TimeUp as late_answer:
+        found.tests = outcomes.pytest_so_far(late_answer.printed)
         raise

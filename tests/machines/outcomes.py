@@ -90,6 +90,35 @@ def probes(printed: str) -> Outcome:
     return Outcome(said, bool(found["ok"]) and not broken, reasons[:REASONS])
 
 
+AGAIN = 5
+"""At most so many are tried once more by themselves. More are no accident."""
+_ABOUT_TIME = re.compile(r"timeout|no result after|\b\d+(\.\d+)? s\b")
+
+
+def late_probes(printed: str) -> tuple[str, ...]:
+    """Those that did not hold, if all that is said against each is that it took too long: a busy
+    host can do that to an emulated guest. What got through is never tried again."""
+    found = json_in(printed) or {}
+    broken = [probe for probe in found.get("probes", ()) if probe["outcome"] == "broken"]
+    about_time = all(_ABOUT_TIME.search(probe["detail"]) for probe in broken)
+    return tuple(probe["id"] for probe in broken) if about_time and len(broken) <= AGAIN else ()
+
+
+def late_tests(printed: str) -> tuple[str, ...]:
+    """Tests that failed, to be tried once more by themselves, as on the host. Attacks are not."""
+    failed = tuple(failure.partition(" - ")[0] for failure in tests(printed).failures)
+    secure = any(test.startswith("tests/security/") for test in failed)
+    return () if secure or len(failed) > AGAIN else failed
+
+
+def second(first: Outcome, again: Outcome) -> Outcome:
+    """What counts is the second try; the first one stays in the table."""
+    reasons = tuple(f"at the first try: {reason}" for reason in first.reasons)
+    return Outcome(
+        f"{first.said}, then {again.said}", again.ok, (*again.reasons, *reasons)[:REASONS]
+    )
+
+
 def probes_so_far(printed: str) -> Outcome:
     """Until the time was up; ok if nothing was broken by then."""
     fallen = _VERDICT.findall(printed)

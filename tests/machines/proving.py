@@ -1,4 +1,4 @@
-"""Inside a guest: all probes, with each verdict printed as it falls.
+"""Inside a guest: all probes, or those that are named, with each verdict printed as it falls.
 
 `belljar prove --json` prints once, at the end. A guest whose time is up before that would take
 along what had failed until then.
@@ -29,7 +29,7 @@ def main() -> int:
 
     try:
         with Belljar() as jar:
-            report = probes.prove(jar, on_progress=tell)
+            report = probes.prove(jar, only=sys.argv[1:] or None, on_progress=tell)
     except BelljarError as error:
         print(json.dumps({"error": {"message": error.message, "hint": error.hint}}))
         return 125

@@ -122,8 +122,8 @@ ADVICE = "tests/functional/test_doctor_advice.py"
 """What doctor says to type, typed: also where the machine refuses every sandbox until then."""
 
 
-def prove_command(python: str) -> str:
-    return f"{python} -m tests.machines.proving"
+def prove_command(python: str, only: tuple[str, ...] = ()) -> str:
+    return shlex.join([python, "-m", "tests.machines.proving", *only])
 
 
 def pytest_command(selection: Selection, python: str, tests: tuple[str, ...] = ()) -> str:

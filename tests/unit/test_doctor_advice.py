@@ -284,7 +284,7 @@ def test_a_failed_trial_becomes_a_line_with_its_stand_in() -> None:
     [
         ("huge_pages", errno.EINVAL, "needs Linux 6.1"),
         ("huge_pages", errno.ENOMEM, "no memory left"),
-        ("sockets", errno.ENOENT, "a newer kernel"),
+        ("sockets", errno.ENOENT, "Linux 6.8 or newer"),
         ("sockets", errno.ENOSPC, "sysctl -w user.max_net_namespaces=31000"),
     ],
 )

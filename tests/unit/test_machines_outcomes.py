@@ -9,6 +9,7 @@ import pytest
 from tests.machines import outcomes
 from tests.machines.expectations import Expected, expected
 from tests.machines.guests import GUESTS
+from tests.machines.outcomes import Outcome
 
 ANY = Expected(frozenset())
 
@@ -223,3 +224,37 @@ def test_tests_until_the_time_was_up() -> None:
     failed = outcomes.pytest_so_far(f"{printed}tests/functional/test_run.py::test_c FAILED [  3%]")
     assert (failed.said, failed.ok) == ("1/1/1, not all reached", False)
     assert failed.reasons == ("functional/test_run.py::test_c",)
+
+
+def proved(**broken: str) -> str:
+    probes = [{"id": name, "outcome": "broken", "detail": why} for name, why in broken.items()]
+    probes.append({"id": "PV-01", "outcome": "held", "detail": ""})
+    return json.dumps({"ok": not broken, "held": 1, "probes": probes})
+
+
+def test_only_probes_that_took_too_long_are_tried_again() -> None:
+    assert outcomes.late_probes(proved(CC58="huge: timeout, signal 9", RS12="36.2 s, ok")) == (
+        "CC58",
+        "RS12",
+    )
+    assert outcomes.late_probes(proved(CC58="timeout", FS01="the token was read")) == ()
+    assert outcomes.late_probes(proved(**{f"CC{n}": "timeout" for n in range(6)})) == ()
+    assert outcomes.late_probes(proved()) == ()
+
+
+def test_only_a_few_tests_that_are_no_attacks_are_tried_again() -> None:
+    failed = "FAILED tests/functional/test_limits.py::test_a[many children] - AssertionError: (\n"
+    tail = "1 failed, 3 passed in 9.00s\n"
+    assert outcomes.late_tests(failed + tail) == (
+        "tests/functional/test_limits.py::test_a[many children]",
+    )
+    attack = "FAILED tests/security/test_kernel_objects.py::test_b - AssertionError\n"
+    assert outcomes.late_tests(failed + attack + tail) == ()
+    assert outcomes.late_tests(failed * 6 + tail) == ()
+
+
+def test_the_second_try_counts_and_the_first_is_still_told() -> None:
+    first = Outcome("140/142", False, ("CC-58: timeout",))
+    both = outcomes.second(first, Outcome("2/2", True))
+    assert both == Outcome("140/142, then 2/2", True, ("at the first try: CC-58: timeout",))
+    assert not outcomes.second(first, Outcome("1/2", False)).ok

@@ -35,7 +35,8 @@ def doctor(
     fix: Annotated[
         bool,
         typer.Option(
-            "--fix", help="Mend what a file of this system can mend; shows it and asks first."
+            "--fix",
+            help="Fix what a system configuration file can fix; shows the file and asks first.",
         ),
     ] = False,
     yes: Annotated[
@@ -62,9 +63,9 @@ def _fix(engine: str, *, yes: bool, json: bool) -> None:
     from belljar.errors import InvalidRequest
 
     if engine != "jail":
-        raise InvalidRequest(f"--fix is for the jail, not for {engine}", hint="without --engine")
+        raise InvalidRequest(f"--fix is for the jail, not for {engine}", hint="leave out --engine")
     if json:
-        raise InvalidRequest("--fix shows what it writes, and --json is for programs")
+        raise InvalidRequest("--fix and --json cannot be combined")
     from belljar.cli.fix import fix
     from belljar.engines.jail import checks
 

@@ -147,7 +147,7 @@ def hint(code: int, facts: Facts, *, own: str = "") -> str:
     if facts.stuck:
         return (
             f"{_contained(facts, '--user 1000:1000')}, or as root with --cap-add SETUID"
-            " --cap-add SETGID: no sandbox may have root's id, which the kernel favours"
+            " --cap-add SETGID: no sandbox may have root's id, which the kernel exempts from limits"
         )
     if facts.container and code in _REFUSALS:
         return _contained(facts)
@@ -220,7 +220,7 @@ def _contained(facts: Facts, *more: str) -> str:
         text = f"start the container with: {facts.container or 'docker'} run {words} …"
     if facts.restricted:
         text += (
-            f"; {PROFILE} is a profile of AppArmor that is written on the host, not in this"
+            f"; {PROFILE} is an AppArmor profile to write on the host, not in this"
             f" container: {_ON_THE_HOST}"
         )
     return text

@@ -65,13 +65,13 @@ def parse_release(text: str) -> tuple[int, int]:
 def _problem() -> str:
     release = os.uname().release
     if parse_release(release) < OLDEST:
-        return f"Linux {release} is too old, it takes {OLDEST[0]}.{OLDEST[1]} or newer"
+        return f"Linux {release} is too old, the jail needs {OLDEST[0]}.{OLDEST[1]} or newer"
     for limit in LIMITS:
         if _sysctl(limit.replace(".", "/")) == "0":
             return "namespaces of a kind that sandboxes need are switched off"
     uid, capabilities = os.geteuid(), userns.effective_capabilities()
     if "\nSeccomp:\t2" in _read("/proc/self/status") and _filtered():
-        return "a system-call filter refuses user namespaces, as containers have it"
+        return "a system-call filter refuses user namespaces, as in most containers"
     if not userns.is_privileged(uid, capabilities):
         if _sysctl("kernel/unprivileged_userns_clone") == "0":
             return "user namespaces are for root only"

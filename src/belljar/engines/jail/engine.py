@@ -247,7 +247,7 @@ class JailEngine:
         """Where no cgroup limits the share of the processor: the cores to pin the sandbox to."""
         if self._hierarchy and self._hierarchy.limits_cpu:
             return None
-        return _cores(cpus)
+        return _random_cores(cpus)
 
     def _group(self, limits: Limits) -> cgroups.Group | None:
         if not self._hierarchy:
@@ -338,7 +338,7 @@ def _room_for_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _cores(cpus: float) -> list[int]:
+def _random_cores(cpus: float) -> list[int]:
     """As many cores as the share needs, chosen at random to spread the load."""
     allowed = sorted(os.sched_getaffinity(0))
     count = min(len(allowed), max(1, round(cpus)))

@@ -187,10 +187,10 @@ _MASKED = "inside a container, /proc must be unmasked: --security-opt systempath
 _SHARED_UID = "one uid for all sandboxes, kept apart by their namespaces"
 _NO_HOSTS = "sandboxes without network= and without mounts"
 _COUNTED_SOCKETS = "the host watches how many sockets a sandbox has"
-_QUEUES = "a newer kernel (Linux 6.8) has it"
+_QUEUES = "needs Linux 6.8 or newer"
 _LSM = "add landlock to the kernel's lsm= parameter (Linux 5.13 or newer)"
 _SMALL_PAGES = "ordinary pages, from which a heavy environment forks more slowly"
-_HUGE = "needs Linux 6.1 or newer, built with CONFIG_TRANSPARENT_HUGEPAGE; nothing else sets it"
+_HUGE = "needs Linux 6.1 or newer, built with CONFIG_TRANSPARENT_HUGEPAGE; no setting enables it"
 _NO_FILTER = "this kernel was built without CONFIG_SECCOMP_FILTER: boot the distribution's own"
 _REFUSED = "something refuses root namespaces of its own here: run Belljar as an ordinary user"
 

@@ -17,7 +17,7 @@ _HINT_USER_CONTROLLERS = (
     "as root: systemctl edit user@.service, add the lines [Service] and Delegate=cpu memory pids, "
     "then log in again"
 )
-HINT_USER_CPU = f"the user's systemd was not given the controller cpu. {_HINT_USER_CONTROLLERS}"
+HINT_USER_CPU = f"the user's systemd does not have the cpu controller. {_HINT_USER_CONTROLLERS}"
 _HINT_ROOT = (
     "start Belljar in a group of its own: systemd-run --scope -p Delegate=yes <command>; in a "
     "container move the others aside first: mkdir /sys/fs/cgroup/init && "
@@ -208,6 +208,14 @@ def _judge(folder: str, *, shared: bool, tree: Tree, uid: int, pid: int) -> Hier
         f"{folder} holds other processes, and a group with processes cannot limit groups below it",
         hint,
     )
+
+
+def has_v2() -> bool:
+    """Whether there is a v2 tree that can limit memory: systemd's scopes are in it."""
+    tree = Tree()
+    mounts = parse_mounts(_given(None, "/proc/self/mountinfo", tree))
+    points = [mount.point for mount in mounts if mount.kind == "cgroup2"]
+    return any("memory" in (tree.read(f"{at}/cgroup.controllers") or "") for at in points)
 
 
 def in_scope(scope: Scope) -> Hierarchy | Absent:

@@ -8,7 +8,7 @@ from belljar.errors import EngineError
 from belljar.model import Limits
 
 from . import files
-from .find import Absent, Tree, detect, in_scope
+from .find import Absent, Tree, detect, has_v2, in_scope
 from .group import Group
 from .hierarchy import Hierarchy
 from .leftovers import sweep
@@ -28,7 +28,7 @@ def claim_ours(*, ask_systemd: bool = False) -> Hierarchy | None:
 def find_ours(*, ask_systemd: bool) -> Hierarchy | Absent:
     """As `claim_ours`; where there is none it says why, and what to type."""
     found = detect()
-    if ask_systemd and os.geteuid() != 0 and not _is_delegated(found):
+    if ask_systemd and os.geteuid() != 0 and has_v2() and not _is_delegated(found):
         asked = _from_systemd()
         if isinstance(asked, Hierarchy):
             found = asked
