@@ -184,8 +184,8 @@ def sysctl_that_does(script: str) -> str:
     """A part of a script: another program in its place, which sets nothing."""
     program = shlex.quote(f"#!/bin/sh\n{script}\n")
     return (
-        f"mount -t tmpfs none /tmp && printf %s {program} > /tmp/sysctl &&"
-        " chmod +x /tmp/sysctl && mount --bind /tmp/sysctl $(which sysctl) && "
+        f"mount -t tmpfs none /mnt && printf %s {program} > /mnt/sysctl &&"
+        " chmod +x /mnt/sysctl && mount --bind /mnt/sysctl $(which sysctl) && "
     )
 
 

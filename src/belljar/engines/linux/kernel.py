@@ -185,6 +185,18 @@ def end_library_threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
+def _described_offset() -> int:
+    """0 if glibc does not tell debuggers."""
+    try:
+        size, _, offset = (ctypes.c_uint32 * 3).in_dll(libc, "_thread_db_pthread_tid")
+    except ValueError:  # not exported
+        return 0
+    return offset if size == 32 else 0
+
+
+_TID_OFFSET = _described_offset()
+
+
 def _thread_id_address(cleared: int) -> int:
     """Where libc keeps this thread's id, or 0 when that cannot be known.
 
@@ -194,14 +206,7 @@ def _thread_id_address(cleared: int) -> int:
     it was also what the kernel clears. Any other address is not glibc's.
     """
     descriptor: int = _pthread_self() or 0
-    candidates = [cleared]
-    try:
-        size, _, offset = (ctypes.c_uint32 * 3).in_dll(libc, "_thread_db_pthread_tid")
-    except ValueError:  # not exported
-        size = offset = 0
-    if size == 32:
-        candidates.insert(0, descriptor + offset)
-    for address in candidates:
+    for address in (descriptor + _TID_OFFSET, cleared):
         if descriptor <= address < descriptor + 4096:
             known = ctypes.c_int32.from_address(address).value
             if known == syscall(NUMBERS["gettid"]):

@@ -53,6 +53,7 @@ class Hierarchy:
         self.files: frozenset[str] = frozenset()
         self.fds: dict[str, int] = {}
         self._busy = 0
+        self._weighs = 1
         self._weight = weight(1, version)
 
     def describe(self) -> dict[str, str]:
@@ -71,10 +72,13 @@ class Hierarchy:
         """Counts one more (1) or one fewer (-1) sandbox in use. Together they weigh as much as that
         many processes; otherwise a busy host would leave them the share of one (ADR 15)."""
         self._busy += change
-        now = weight(self._busy, self.version)
-        if self.fds and self.limits_cpu and now != self._weight:
-            self._weight = now
-            files.attempt(self.fds["cpu"], now.file, now.text)
+        # The kernel takes a lock and goes through all cores: not at every start and end of a run.
+        if not self._weighs // 2 <= self._busy <= self._weighs:
+            self._weighs = max(1, self._busy)
+            now = weight(self._weighs, self.version)
+            if self.fds and self.limits_cpu and now != self._weight:
+                self._weight = now
+                files.attempt(self.fds["cpu"], now.file, now.text)
 
     @property
     def places(self) -> list[str]:
