@@ -96,7 +96,9 @@ GUESTS = {
             archive="ubuntu",
             suites=("noble", "noble-updates"),
             components=("main", "universe"),
-            packages=("python3", "python3-venv", "linux-image-virtual"),
+            # With apt comes libstdc++, which Node.js needs: not essential here, yet every stock
+            # machine has it.
+            packages=("apt", "python3", "python3-venv", "linux-image-virtual"),
             image=("python3", "ca-certificates"),
             restricts=True,
         ),

@@ -49,10 +49,7 @@ def doctor(printed: str, expected: Expected) -> Outcome:
     if found is None or not {"ok", "controls"} <= found.keys():
         return Outcome("no answer", False, (f"doctor: {complaint(found, printed)}",))
     wrong = [control for control in found["controls"] if not control["works"]]
-    reasons = tuple(
-        f"doctor: {control['name']} ({control['mechanism']}): {control['hint']}"
-        for control in wrong
-    )
+    reasons = _by_hint(wrong)
     if not found["ok"]:
         essential = dict.fromkeys(control["name"] for control in wrong if control["essential"])
         advised = any(control["essential"] and control["hint"] for control in wrong)
@@ -65,6 +62,19 @@ def doctor(printed: str, expected: Expected) -> Outcome:
     if weaker:  # these first: the table has room for few
         return Outcome(said, False, (*weaker, *reasons)[:REASONS])
     return Outcome(said, True, reasons[:REASONS])
+
+
+def _by_hint(controls: list[dict[str, Any]]) -> tuple[str, ...]:
+    """One reason may be behind many controls: it is told once, with all their names."""
+    alike: dict[str, list[dict[str, Any]]] = {}
+    for control in controls:
+        alike.setdefault(control["hint"], []).append(control)
+    told = []
+    for hint, found in alike.items():
+        names = ", ".join(dict.fromkeys(control["name"] for control in found))
+        mechanism = f" ({found[0]['mechanism']})" if len(found) == 1 else ""
+        told.append(f"doctor: {names}{mechanism}: {hint}")
+    return tuple(told)
 
 
 def probes(printed: str) -> Outcome:

@@ -11,13 +11,18 @@ import sys
 
 from belljar import Belljar, probes
 from belljar.errors import BelljarError
-from belljar.probes import Proven
+from belljar.probes import Proven, prover
 
+SPIKES = 2.5
+"""How much slower a guest may become than it was when the probes measured their patience: its host
+has other things to do, and they come and go."""
 VERDICT = "verdict"
 """What a line of one begins with: then its number of how many, the probe, the outcome, why."""
 
 
 def main() -> int:
+    prover.USUAL_S /= SPIKES
+
     def tell(item: Proven, done: int, total: int) -> None:
         why = " ".join(item.detail.split())[:300]
         print(f"{VERDICT} {done}/{total} {item.probe.id} {item.outcome} {why}", flush=True)

@@ -32,7 +32,7 @@ class Selection:
 
     @property
     def is_evidence(self) -> bool:
-        return self.prove_s > 0
+        return self.prove_s > 0 or bool(self.tests)
 
 
 _KEPT = (
@@ -58,7 +58,9 @@ _LIMITS = tuple(
     f"tests/functional/test_limits.py::{name}"
     for name in (
         "test_what_was_said_and_used_before_the_time_out_is_told",
-        "test_a_memory_bomb_gets_its_verdict",
+        "test_a_memory_bomb_gets_its_verdict[one piece]",
+        "test_a_memory_bomb_gets_its_verdict[in a child]",
+        "test_files_in_memory_count_as_memory",
         "test_threads_stop_at_the_limit",
         "test_disk_bytes_are_one_quota_for_all_places",
     )
@@ -78,6 +80,15 @@ _SECURITY = (
     "tests/security/test_shadow_modules.py",
 )
 
+_FEW = (
+    "tests/functional/test_systemd_scope.py",
+    *_LIMITS,
+    f"{_KEPT[0]}::test_s1_a_number_of_runs_an_idle_time_and_a_life_time",
+    f"{_KEPT[0]}::test_l1_a_run_can_be_interrupted_killed_and_extended_from_outside",
+    f"{_NETWORK[1]}::test_n1_code_reaches_the_gateway_by_its_three_doors",
+    f"{_NETWORK[1]}::test_n1_names_can_be_read_and_not_written",
+)
+
 SELECTIONS = {
     selection.name: selection
     for selection in (
@@ -85,18 +96,13 @@ SELECTIONS = {
         Selection(name="doctor", tests=(), prove_s=0, tests_s=0),
         # Whether the walls stand, and nothing else: five minutes for a cell.
         Selection(name="probes", tests=(), prove_s=3600, tests_s=0),
+        # Whether sandboxes start with the limits they should have: two minutes.
+        Selection(name="short", tests=_FEW, prove_s=0, tests_s=1800, test_s=240),
         # What CI runs within a quarter of an hour from boot: every probe, for they are the promise,
         # then a handful of tests of what differs most from machine to machine.
         Selection(
             name="quick",
-            tests=(
-                "tests/functional/test_systemd_scope.py",
-                *_LIMITS,
-                f"{_KEPT[0]}::test_s1_a_number_of_runs_an_idle_time_and_a_life_time",
-                f"{_KEPT[0]}::test_l1_a_run_can_be_interrupted_killed_and_extended_from_outside",
-                f"{_NETWORK[1]}::test_n1_code_reaches_the_gateway_by_its_three_doors",
-                f"{_NETWORK[1]}::test_n1_names_can_be_read_and_not_written",
-            ),
+            tests=_FEW,
             prove_s=1800,
             tests_s=1800,
             test_s=240,

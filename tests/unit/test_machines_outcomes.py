@@ -100,6 +100,14 @@ def test_doctor_that_finds_no_sandbox_is_red() -> None:
     assert outcome.said == "✗ sandbox"
 
 
+def test_one_reason_for_many_controls_is_told_once() -> None:
+    controls = [control(name, works=False, essential=True) for name in ("ipc", "disk", "ipc")]
+    for one in controls:
+        one["hint"] = "allow namespaces"
+    outcome = outcomes.doctor(json.dumps({"ok": False, "controls": controls}), ANY)
+    assert outcome.reasons == ("doctor: ipc, disk: allow namespaces",)
+
+
 def test_a_doctor_that_crashes_is_red_with_its_last_line() -> None:
     outcome = outcomes.doctor("Traceback (most recent call last):\n  …\nKeyError: 'x'\n", ANY)
     assert not outcome.ok
