@@ -107,9 +107,8 @@ class Place:
 
     @property
     def pid(self) -> int:
-        process = self.gateway._process
-        assert process is not None
-        return process._process.pid
+        (process,) = self.gateway.processes
+        return process.pid
 
 
 class Way:
@@ -394,7 +393,7 @@ from belljar.settings import Settings
 async def main():
     gateway = Gateway(Settings(home=Path({str(tmp_path)!r})))
     await gateway.open(rules("api.test"), on_egress=print)
-    print(gateway._process._process.pid, flush=True)
+    print(gateway.processes[0].pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 asyncio.run(main())
 """
