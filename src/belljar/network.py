@@ -163,14 +163,15 @@ def rules(asked: object) -> Rules:
             _not_rules(item)
         if len(found) > MOST_RULES:
             raise InvalidRequest(f"network: at most {MOST_RULES} rules")
-    _check_together(found)
+    hosts = sum(len(rule.hosts) for rule in found)
+    check_together(hosts, [path for rule in found for path in rule.paths])
     return tuple(found)
 
 
-def _check_together(found: Sequence[Allow]) -> None:
-    paths = [path for rule in found for path in rule.paths]
+def check_together(hosts: int, paths: Sequence[str]) -> None:
+    """What all rules of a sandbox have, counted."""
     for what, count, most in (
-        ("hosts", sum(len(rule.hosts) for rule in found), MOST_HOSTS_TOGETHER),
+        ("hosts", hosts, MOST_HOSTS_TOGETHER),
         ("paths", len(paths), MOST_PATHS_TOGETHER),
         ("characters in paths", sum(map(len, paths)), MOST_PATH_CHARACTERS),
     ):

@@ -66,10 +66,10 @@ def test_n2_a_program_with_a_secret_gets_its_network_back_by_itself(
     secret = Secret(TOKEN, host=NAME)
     with belljar.Sandbox(jar, engine="jail", network=site.rule(), secrets={"K": secret}) as box:
         box.start(["python3", "-c", f"URL = {site.url('/echo/poll')!r}{POLL}"])
-        for end in (signal.SIGKILL, signal.SIGKILL):
+        for _ in range(2):
             eventually(lambda: ("/echo/poll", f"Bearer {TOKEN}") in site.heard)
             (lost,) = gateways(jar)
-            os.kill(lost, end)
+            os.kill(lost, signal.SIGKILL)
             eventually(lambda lost=lost: gateways(jar) not in ([lost], []))
             site.heard.clear()
         eventually(lambda: ("/echo/poll", f"Bearer {TOKEN}") in site.heard)

@@ -18,6 +18,7 @@ from belljar.network import (
     MOST_PATHS,
     MOST_PATHS_TOGETHER,
     Allow,
+    Secret,
     host_name,
     rules,
 )
@@ -98,6 +99,28 @@ def test_f2_parts_of_a_rule_are_counted() -> None:
         host_name("ü" * 1_000_000)  # not encoded, which takes long
     assert MOST_PATHS_TOGETHER <= 1_000 and MOST_PATH_CHARACTERS <= 10_000
     assert MOST_HOSTS_TOGETHER <= 2_000
+
+
+def test_f2_a_server_counts_before_it_looks() -> None:
+    from belljar.server.schemas_network import Rule
+    from belljar.server.schemas_network import rules as of_server
+
+    many = [Rule(hosts=["not a name of any host"] * MOST_HOSTS)] * 100
+    with pytest.raises(InvalidRequest, match="together"):
+        of_server(many)
+
+
+def test_f2_secrets_are_bounded_together() -> None:
+    from belljar.egress.secrets import MOST_TOGETHER, hold
+
+    def given(count: int) -> dict[str, Secret]:
+        return {f"K{n}": Secret("v" * 4096, host="a.example") for n in range(count)}
+
+    held = hold(given(MOST_TOGETHER // 4096))
+    assert len({one.placeholder for one in held}) == len(held)
+    assert all(len(one.placeholder) == 4096 and one.placeholder.isalnum() for one in held)
+    with pytest.raises(InvalidRequest, match="together"):
+        hold(given(MOST_TOGETHER // 4096 + 1))
 
 
 def test_f2_endless_rules_are_not_read_to_their_end() -> None:
