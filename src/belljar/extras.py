@@ -28,7 +28,8 @@ def without_paths(text: str) -> str:
     import re
 
     # What is the same everywhere may stay, and so may addresses of pages.
-    own = r"(?<![\w.:/*])(?:unix://)?/(?!(?:workspace|data|dev|proc|sys)\b)[^\s'\",;:()<>]*"
+    end = r"[^\s'\",;()<>]*"
+    own = rf"\b(?:unix|tcp|ssh)://{end}|(?<![\w.:/*])/(?!(?:workspace|data|dev|proc|sys)\b){end}"
     return re.sub(own, "…", for_others(text))
 
 
