@@ -37,13 +37,13 @@ class Ledger:
     def begin(self, attempt: Attempt) -> int:
         return self._under_way.begin(
             self._lease,
-            at=attempt.at,
-            port=attempt.port,
-            scheme=attempt.scheme,
-            method=attempt.method,
-            host=attempt.host,
-            rule=attempt.rule,
-            path=attempt.path,
+            attempt.at,
+            attempt.port,
+            attempt.scheme,
+            attempt.method,
+            attempt.host,
+            attempt.rule,
+            attempt.path,
         )
 
     def over(self, slot: int | None) -> None:

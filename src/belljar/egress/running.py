@@ -27,7 +27,9 @@ _START_S = 60.0
 _ANSWER_S = 10.0
 """Questions are answered in one turn of the gateway's loop, and no turn is longer than a second."""
 _STUCK_S = 3.0
-"""After so long a process that is not at work, for it was stopped or hangs, is given up."""
+_LOOK_S, _IDLE_LOOKS = 0.5, 2
+"""After so long, and as many looks, a process that is not at work is given up: it was stopped, or
+hangs."""
 _MOST_UNSENT = 1_000
 _AGAIN = "try again: a new one is started"
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
@@ -126,24 +128,26 @@ class Running:
         number = self.number()
         done: asyncio.Future[None] = self._loop.create_future()
         self._asked[number] = done
+        asked_at = self._loop.time()
+        later = self._loop.call_later(_STUCK_S, self._doubt, number, asked_at, 0)
         try:
             self.send({**order, "id": number})
-            await asyncio.wait((done,), timeout=_STUCK_S)
-            await (done if done.done() else self._wait_longer(done))
+            await done
         finally:
+            later.cancel()
             self._asked.pop(number, None)
 
-    async def _wait_longer(self, done: asyncio.Future[None]) -> None:
-        """For a process that is at work, or gets no time from the machine."""
-        idle = 0
-        until = self._loop.time() + _ANSWER_S - _STUCK_S
-        while self._loop.time() < until and idle < 2:
-            idle = 0 if _is_at_work(self.pid) else idle + 1
-            await asyncio.wait((done,), timeout=0.5)
-            if done.done():
-                return done.result()
-        self.close()  # whatever it is busy with, it would let nothing more through in order
-        raise NetworkUnavailable("the gateway does not answer, and was ended", hint=_AGAIN)
+    def _doubt(self, number: int, asked_at: float, idle: int) -> None:
+        """A question has no answer yet. A process that is at work, or that the machine gives no
+        time, is waited for longer."""
+        if number not in self._asked:
+            return
+        idle = 0 if _is_at_work(self.pid) else idle + 1
+        if idle > _IDLE_LOOKS or self._loop.time() - asked_at > _ANSWER_S:
+            # Whatever it is busy with, it would let nothing more through in order.
+            self.close("the gateway does not answer, and was ended")
+        else:
+            self._loop.call_later(_LOOK_S, self._doubt, number, asked_at, idle)
 
     def send(self, order: Order, descriptor: socket.socket | None = None) -> None:
         """Never waits. `descriptor` goes along, and is closed here."""
@@ -171,7 +175,7 @@ class Running:
             return
         self._loop.remove_writer(self._talk)
 
-    def close(self) -> None:
+    def close(self, why: str = "the gateway's process has ended") -> None:
         """What it had begun and cannot tell any more is told here."""
         if not self.alive:
             return
@@ -187,7 +191,7 @@ class Running:
             if descriptor:
                 descriptor.close()
         self._unsent.clear()
-        ended = NetworkUnavailable("the gateway's process has ended", hint=_AGAIN)
+        ended = NetworkUnavailable(why, hint=_AGAIN)
         for waiting in (*self._asked.values(), self._ready):
             if not waiting.done():
                 waiting.set_exception(ended)

@@ -23,7 +23,6 @@ SLOTS = 8_192
 _SLOT_BYTES = 1_024
 _LENGTH = struct.Struct("<H")
 _MOST = _SLOT_BYTES - _LENGTH.size
-_FREE = _LENGTH.pack(0)
 _FIELDS = 8
 _WHY = "the gateway was lost before this came to an end; how much of it went out is not known"
 
@@ -45,7 +44,6 @@ class UnderWay:
     def begin(
         self,
         lease: int,
-        *,
         at: float,
         port: int,
         scheme: str,
@@ -54,21 +52,20 @@ class UnderWay:
         rule: str,
         path: str,
     ) -> int:
-        """A slot, to be cleared with `over`."""
+        """A slot, to be cleared with `over`. Every request passes here: it takes microseconds."""
         if not self._free:
             raise refused("too many requests are under way at once", status=503)
         slot = self._free.pop()
-        parts = (lease, round(at, 3), port, scheme, method[:40], host[:253], rule[:300], path)
-        line = "\n".join(map(str, parts)).encode("utf-8", "replace")[:_MOST]
+        fields = f"{lease}\n{at:.3f}\n{port}\n{scheme}\n{method[:40]}\n{host[:253]}\n{rule[:300]}"
+        line = f"{fields}\n{path}".encode("utf-8", "replace")[:_MOST]
         start = slot * _SLOT_BYTES
         # The length last: a line that was begun when the process was killed does not count.
         self._memory[start + _LENGTH.size : start + _LENGTH.size + len(line)] = line
-        self._memory[start : start + _LENGTH.size] = _LENGTH.pack(len(line))
+        _LENGTH.pack_into(self._memory, start, len(line))
         return slot
 
     def over(self, slot: int) -> None:
-        start = slot * _SLOT_BYTES
-        self._memory[start : start + _LENGTH.size] = _FREE
+        _LENGTH.pack_into(self._memory, slot * _SLOT_BYTES, 0)
         self._free.append(slot)
 
 
