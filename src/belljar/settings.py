@@ -149,6 +149,7 @@ class Settings:
             ("concurrency", 1),
             ("package_bytes", 0),
             ("layers_bytes", 0),
+            ("network_processes", 1),
         ):
             value = getattr(self, name)
             if type(value) is not int or value < least:

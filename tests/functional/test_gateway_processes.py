@@ -199,6 +199,7 @@ def test_n1_what_was_under_way_when_the_gateway_ended_is_told(place: Tenants, en
     threading.Thread(target=server.serve_forever, daemon=True).start()
     port = server.server_address[1]
     Silent.heard.clear()
+    Silent.over.clear()
     try:
         with place.of("a", f"api.test:{port}", f"api.test:{place.http}") as way:
             assert way.get(place.url("/before"))[0] == 200

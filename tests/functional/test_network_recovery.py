@@ -3,6 +3,7 @@ runs have; and what a client is told of a gateway says nothing about the machine
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -15,7 +16,8 @@ import pytest
 
 import belljar
 from belljar import Allow, Caller, Secret
-from belljar.errors import NetworkRefused
+from belljar.errors import NetworkRefused, NetworkUnavailable
+from belljar.server.errors import answer
 from belljar.testing.served import served
 from tests.functional.test_network import NAME, OTHER, TOKEN, TRY, Site, tried
 
@@ -66,10 +68,10 @@ def test_n2_a_program_with_a_secret_gets_its_network_back_by_itself(
     secret = Secret(TOKEN, host=NAME)
     with belljar.Sandbox(jar, engine="jail", network=site.rule(), secrets={"K": secret}) as box:
         box.start(["python3", "-c", f"URL = {site.url('/echo/poll')!r}{POLL}"])
-        for _ in range(2):
+        for end in (signal.SIGKILL, signal.SIGSTOP):
             eventually(lambda: ("/echo/poll", f"Bearer {TOKEN}") in site.heard)
             (lost,) = gateways(jar)
-            os.kill(lost, signal.SIGKILL)
+            os.kill(lost, end)
             eventually(lambda lost=lost: gateways(jar) not in ([lost], []))
             site.heard.clear()
         eventually(lambda: ("/echo/poll", f"Bearer {TOKEN}") in site.heard)
@@ -159,6 +161,20 @@ def test_n3_a_page_that_needs_a_credential(jar: belljar.Belljar, site: Site) -> 
         jar.fetch(site.url("/page.txt", OTHER), network=Allow(OTHER), secrets={"K": secret})
 
 
+def test_a3_a_gateway_that_is_not_there_is_worth_a_retry() -> None:
+    error = NetworkUnavailable("it does not answer", hint="try again", detail="/srv/own.pem")
+    told = answer(error)
+    assert (told.status_code, told.headers["Retry-After"]) == (503, "1")
+    said = json.loads(bytes(told.body))["error"]
+    assert said == {
+        "code": "network_unavailable",
+        "message": "it does not answer",
+        "hint": "try again",
+        "retryable": True,
+    }
+    assert "/srv/own.pem" in str(error)
+
+
 def test_a3_no_error_shows_a_path_of_the_server(site: Site, tmp_path: Path) -> None:
     """The operator finds them in the log."""
     settings = site.settings()
@@ -179,6 +195,10 @@ def test_a3_no_error_shows_a_path_of_the_server(site: Site, tmp_path: Path) -> N
         assert [one.status for one in answers] == [409, 409, 200]
         for one in answers:
             assert str(tmp_path) not in one.content.decode(), one.content
+        piece = "/" + "*a" * 499
+        dear = [{"hosts": [NAME], "paths": [piece] * 100}] * 100
+        refused = server.ask("POST", "/v1/runs", {"code": "1", "network": dear})
+        assert refused.status == 400 and "together" in refused.content.decode()
         assert answers[0].json()["error"]["message"] == (
             "settings.network_authorities cannot be read"
         )

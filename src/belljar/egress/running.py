@@ -30,6 +30,8 @@ _STUCK_S = 3.0
 _LOOK_S, _IDLE_LOOKS = 0.5, 2
 """After so long, and as many looks, a process that is not at work is given up: it was stopped, or
 hangs."""
+_PING_S = 5.0
+"""So often a process with leases is asked something: code that waits for one that hangs cannot."""
 _MOST_UNSENT = 1_000
 _AGAIN = "try again: a new one is started"
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
@@ -86,6 +88,7 @@ class Running:
         self._asked: dict[int, asyncio.Future[None]] = {}
         self._unsent: deque[tuple[Order, socket.socket | None]] = deque()
         self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._pinging: asyncio.TimerHandle | None = None
 
     @classmethod
     async def start(cls, settings: Settings) -> Running:
@@ -114,6 +117,7 @@ class Running:
             ) from error
         finally:
             os.close(started.complaints)
+        self._ping()
         return self
 
     @property
@@ -127,15 +131,32 @@ class Running:
         """Returns when it is done."""
         number = self.number()
         done: asyncio.Future[None] = self._loop.create_future()
-        self._asked[number] = done
-        asked_at = self._loop.time()
-        later = self._loop.call_later(_STUCK_S, self._doubt, number, asked_at, 0)
+        later = self._expect(number, done)
         try:
             self.send({**order, "id": number})
             await done
         finally:
             later.cancel()
             self._asked.pop(number, None)
+
+    def _expect(self, number: int, done: asyncio.Future[None]) -> asyncio.TimerHandle:
+        self._asked[number] = done
+        return self._loop.call_later(_STUCK_S, self._doubt, number, self._loop.time(), 0)
+
+    def _ping(self) -> None:
+        if self.listeners and not self._asked:
+            number = self.number()
+            done: asyncio.Future[None] = self._loop.create_future()
+            later = self._expect(number, done)
+
+            def answered(_: object) -> None:
+                later.cancel()
+                self._asked.pop(number, None)
+
+            done.add_done_callback(answered)
+            self.send({"do": "ping", "lease": 0, "id": number})
+        if self.alive:
+            self._pinging = self._loop.call_later(_PING_S, self._ping)
 
     def _doubt(self, number: int, asked_at: float, idle: int) -> None:
         """A question has no answer yet. A process that is at work, or that the machine gives no
@@ -180,6 +201,8 @@ class Running:
         if not self.alive:
             return
         self.alive = False
+        if self._pinging:
+            self._pinging.cancel()
         self._loop.remove_reader(self._talk)
         self._loop.remove_writer(self._talk)
         self._process.kill()
