@@ -272,9 +272,9 @@ class Running:
 
 
 def _is_at_work(pid: int) -> bool:
-    """It runs, or would if it got the time."""
+    """It runs, or would if it got the time, or its memory back from the disk."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "R"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("R", "D")
     except OSError:
         return False
 
