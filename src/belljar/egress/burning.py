@@ -15,8 +15,8 @@ from types import FrameType
 
 from .refusal import Refusal, refused
 
-LONGEST_TURN_S = 1.0
-_LOOK_S = 0.125
+LONGEST_TURN_S = 2.0
+_LOOK_S = 0.25
 _MOST_LOOKS = int(LONGEST_TURN_S / _LOOK_S)
 
 blamed: ContextVar[Callable[[Refusal], None] | None] = ContextVar("blamed", default=None)

@@ -49,6 +49,7 @@ class Process:
         self._talk = talk
         self._loop = asyncio.get_running_loop()
         self._unsent: deque[tuple[dict[str, Any], Callable[[], None] | None]] = deque()
+        self._blocked = False
         self._taken = asyncio.Event()
         self._outlets: dict[int, Outlet] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -136,7 +137,7 @@ class Process:
     def _say(self, message: dict[str, Any], sent: Callable[[], None] | None = None) -> None:
         """`sent` is called when the message is out of this process's hands."""
         self._unsent.append((message, sent))
-        if len(self._unsent) == 1:
+        if not self._blocked:
             self._send()
 
     def _send(self) -> None:
@@ -148,11 +149,14 @@ class Process:
                 if sent:
                     sent()
         except BlockingIOError:
+            self._blocked = True
             self._loop.add_writer(self._talk, self._send)
             return
         except OSError:
             os._exit(0)
-        self._loop.remove_writer(self._talk)
+        if self._blocked:
+            self._loop.remove_writer(self._talk)
+            self._blocked = False
         self._taken.set()
 
     async def _settled(self) -> None:

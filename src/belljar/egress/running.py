@@ -25,7 +25,8 @@ from .authority import Authority, system_roots
 
 _START_S = 60.0
 _ANSWER_S = 10.0
-"""Questions are answered in one turn of the gateway's loop, and no turn is longer than a second."""
+"""Questions are answered in one turn of the gateway's loop, and no turn is longer than `burning`
+lets it be."""
 _STUCK_S = 3.0
 _LOOK_S, _IDLE_LOOKS = 0.5, 2
 """After so long, and as many looks, a process that is not at work is given up: it was stopped, or

@@ -72,15 +72,12 @@ class UnderWay:
 def left(descriptor: int) -> Iterator[tuple[int, Egress]]:
     """The host's side, once the process has ended: leases, and what they had under way. Read and
     not mapped: a file that the gateway has cut short would end whoever maps it."""
-    for slot in range(SLOTS):
-        data = os.pread(descriptor, _SLOT_BYTES, slot * _SLOT_BYTES)
-        if len(data) < _LENGTH.size:
-            return
-        (length,) = _LENGTH.unpack_from(data)
-        if not length:
-            continue
-        parts = data[_LENGTH.size : _LENGTH.size + length].decode("utf-8", "replace").split("\n")
-        if found := _read(parts):
+    data = os.pread(descriptor, SLOTS * _SLOT_BYTES, 0)
+    for start in range(0, len(data) - _SLOT_BYTES + 1, _SLOT_BYTES):
+        (length,) = _LENGTH.unpack_from(data, start)
+        begin = start + _LENGTH.size
+        line = data[begin : begin + min(length, _MOST)]
+        if line and (found := _read(line.decode("utf-8", "replace").split("\n"))):
             yield found
 
 
