@@ -165,7 +165,7 @@ class Outlet:
 
     def lives(self, engine: Engine, talk: Conversation) -> None:
         """A kept sandbox, or a branch of it, that gets its network back by itself."""
-        self._living.append((engine, talk))
+        self._living = [one for one in self._living if not one[1].lost] + [(engine, talk)]
 
     @property
     def _is_lost(self) -> bool:
@@ -175,6 +175,7 @@ class Outlet:
         """The gateway's process has ended: programs in a kept sandbox do not wait for a run."""
         if self._living and not (self._reviving and not self._reviving.done()):
             self._reviving = asyncio.ensure_future(self._revive())
+            self._reviving.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _revive(self) -> None:
         shortest, longest = REVIVE_S

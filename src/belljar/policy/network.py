@@ -47,9 +47,9 @@ def check_network(asked: object, settings: Settings) -> Rules:
         if PACKAGES not in most:
             check_inside((index,), most, setting="network_allowed")
         found += (index,)
-    denied = _patterns("network_denied", settings.network_denied)
+    denied = _Inside(_patterns("network_denied", settings.network_denied))
     for pattern, name, port in _named(found):
-        if _inside(name, port, denied):
+        if denied.holds(name, port):
             raise NetworkRefused(f"network: the operator denies {pattern!r} to everybody")
     return found
 
@@ -115,8 +115,9 @@ def check_inside(
     if allowed == "any":
         return
     most = _patterns(setting, allowed)
+    inside = _Inside(most)
     for pattern, name, port in _named(found):
-        if not _inside(name, port, most):
+        if not inside.holds(name, port):
             shown = ", ".join(most[:20]) + (" …" if len(most) > 20 else "")
             at = "" if ":" in pattern else f" on port {port}"
             raise NetworkRefused(
@@ -205,20 +206,33 @@ def _named(found: Rules) -> Iterator[tuple[str, str, int]]:
                 yield pattern, name, port
 
 
-def _inside(name: str, port: int, most: Iterable[str]) -> bool:
-    """Whether everything that `name` stands for, which may begin with "*.", is among `most`."""
-    for pattern in most:
-        if PACKAGES in (pattern, name):
-            if pattern == name:
-                return True
-            continue
-        top, _, only = pattern.partition(":")
-        if port not in ((int(only),) if only else PORTS):
-            continue
-        # "*.example.com" holds a.example.com, *.a.example.com and itself, not example.com.
-        if name == top or (top[0] == "*" and name.removeprefix("*.").endswith(top[1:])):
+class _Inside:
+    """What patterns hold, looked up: callers may ask for many hosts, and operators allow many."""
+
+    def __init__(self, most: Iterable[str]) -> None:
+        self._same: set[tuple[str, int]] = set()
+        self._below: set[tuple[str, int]] = set()
+        for pattern in most:
+            if pattern == PACKAGES:
+                self._same.add((PACKAGES, PORTS[1]))
+                continue
+            name, _, only = pattern.partition(":")
+            for port in (int(only),) if only else PORTS:
+                self._same.add((name, port))
+                if name.startswith("*."):
+                    self._below.add((name[2:], port))
+
+    def holds(self, name: str, port: int) -> bool:
+        """Whether everything that `name` stands for, which may begin with "*.", is among them."""
+        if (name, port) in self._same:
             return True
-    return False
+        # "*.example.com" holds a.example.com, *.a.example.com and itself, not example.com.
+        above = name.removeprefix("*.")
+        while "." in above:
+            above = above.partition(".")[2]
+            if (above, port) in self._below:
+                return True
+        return False
 
 
 def _patterns(setting: str, given: Collection[str] | str) -> tuple[str, ...]:
