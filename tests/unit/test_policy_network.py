@@ -274,3 +274,18 @@ def test_n1_inside_means_every_host_on_every_port(asked: str, most: list[str]) -
     except NetworkRefused:
         found = False
     assert found == inside
+
+
+def test_f2_many_ports_and_many_secrets_are_no_pairs() -> None:
+    """As pairs they would be looked at for minutes, in a server's loop."""
+    hosts = [f"h{n}.example:{n + 1000}" for n in range(1_999)]
+    many = [Allow(*hosts[start : start + 250]) for start in range(0, len(hosts), 250)]
+    keys = {f"K{n}": Secret("a-value-of-its-own", host="last.example") for n in range(32)}
+    found = rules([*many, Allow("last.example:8443")])
+    assert judge(network=found, secrets=keys).secrets == keys
+    with pytest.raises(NetworkRefused, match="K0 is for last"):
+        judge(network=rules([*many, Allow("last.example:80")]), secrets=keys)
+    below = {"K": Secret("a-value-of-its-own", host="a.last.example")}
+    assert judge(network=Allow("*.last.example:9000"), secrets=below).secrets == below
+    allowed = tuple(f"h{n}.example:{n + 1000}" for n in range(1_999))
+    assert judge(settings(network_allowed=allowed), network=many).network == tuple(many)

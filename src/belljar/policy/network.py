@@ -25,6 +25,8 @@ from belljar.policy.quote import quote
 from belljar.policy.variables import refusal
 from belljar.settings import Settings
 
+PLAIN = 80
+"""Where nothing is encrypted."""
 RESERVED = frozenset({
     "HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "ALL_PROXY", "NO_PROXY", "NODE_USE_ENV_PROXY",
     "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS",
@@ -148,7 +150,9 @@ def check_secrets(given: object, found: Rules, env: Mapping[str, str]) -> dict[s
             raise InvalidVariable(
                 f"secrets: {variable} is in env, too", hint="give it once, as a secret"
             )
-        _check_way(variable, secret, found)
+    way = useful(given, found)
+    for variable, secret in given.items():
+        _check_way(variable, secret, way, found)
     return dict(given)
 
 
@@ -170,17 +174,18 @@ def check_inspected(found: Rules, secrets: Mapping[str, Secret]) -> None:
 
 def useful(secrets: Mapping[str, Secret], found: Rules) -> dict[str, Secret]:
     """Those whose host the rules allow over TLS."""
-    ports = {port for _, _, port in _named(found)} - {80}
+    # By names alone: with many ports there would be many pairs.
+    named = _Inside({name for _, name, port in _named(found) if port != PLAIN and name != PACKAGES})
     return {
         variable: secret
         for variable, secret in secrets.items()
-        if any(rule.covers(secret.host, port) for rule in found for port in ports)
+        if named.holds(secret.host, PORTS[1])
     }
 
 
-def _check_way(variable: str, secret: Secret, found: Rules) -> None:
-    """The rules lead to the secret's host, and nowhere unseen."""
-    if not useful({variable: secret}, found):
+def _check_way(variable: str, secret: Secret, way: Collection[str], found: Rules) -> None:
+    """The rules lead to the secret's host, and nowhere unseen. `way`: for which they do."""
+    if variable not in way:
         raise NetworkRefused(
             f"secrets: {variable} is for {secret.host}, which no rule of network allows",
             hint=f'network=Allow("{secret.host}:443")',
