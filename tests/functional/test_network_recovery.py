@@ -142,6 +142,35 @@ def test_n1_what_a_program_tried_is_in_its_result(
     ] * 2
 
 
+def test_a3_at_a_server_too(site: Site) -> None:
+    """What a program tried; and a page that needs a credential."""
+    settings = site.settings()
+    sandboxes = {
+        "network_allowed": "any",
+        "network_names": dict(settings.network_names),
+        "network_private": list(settings.network_private),
+        "network_authorities": str(site.bundle),
+        "pool_size": 0,
+    }
+    get = f"URLS = [{site.plain_url('/hello')!r}]{TRY}"
+    with served(sandboxes=sandboxes, warm=[]) as server:
+        place = {"url": server.url, "key": server.key}
+        with belljar.Sandbox(network=site.rule(), **place) as box:
+            result = box.exec(["python3", "-c", get])
+            assert [(one.verdict, one.host) for one in result.egress] == [("allowed", NAME)]
+            program = box.start(["python3", "-c", get])
+            assert [one.host for one in program.wait(60).egress] == [NAME]
+            path = f"/v1/sandboxes/{box.sandbox_id}/processes/{program.process_id}"
+            told = server.ask("GET", path, None).json()
+            assert [one["host"] for one in told["result"]["egress"]] == [NAME]
+        (site.folder / "secret.txt").write_text("a page")
+        site.heard.clear()
+        page = belljar.Belljar(**place).fetch(
+            site.url("/secret.txt"), network=site.rule(), secrets={"K": Secret(TOKEN, host=NAME)}
+        )
+        assert page.text == "a page" and site.heard == [("/secret.txt", f"Bearer {TOKEN}")]
+
+
 def test_n3_a_page_that_needs_a_credential(jar: belljar.Belljar, site: Site) -> None:
     secret = Secret(TOKEN, host=NAME)
     rule = site.rule(NAME, OTHER)

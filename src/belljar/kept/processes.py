@@ -168,6 +168,9 @@ class Process:
 
     def result(self) -> Result:
         """As far as it has come."""
+        ended = self._told
+        if ended and ended.done() and not ended.cancelled() and not ended.exception():
+            return ended.result()
         told = {
             **(self._ended or {}),
             "timed_out": self.timed_out,
