@@ -52,7 +52,7 @@ class Incoming:
             return
         if status == 206 or _first(headers, b"content-type").startswith(b"multipart/byteranges"):
             raise failed(f"{host} answers with a part of something: a secret could begin in it")
-        self._stream = Stream(found, evenly=True)
+        self._stream = Stream(found)
         packings = _packings(host, self.headers)
         self._unpack = [_Unpacking(packing, host) for packing in reversed(packings)]
         dropped = {b"content-encoding"} if packings else set()
