@@ -18,6 +18,7 @@ from .scrubbing import Incoming
 from .secrets import Keeper, Outgoing
 from .streams import Begun, Tcp
 from .targets import Target
+from .tls import Tls
 
 _FLUSH_BYTES = 65_536
 _MOST_INTERIM = 16
@@ -32,6 +33,12 @@ class Upstream(NamedTuple):
     tcp: Tcp
     meter: Watched
     address: str
+
+    def is_quiet(self) -> bool:
+        """Whether the host has neither spoken nor gone since its last response."""
+        stream = self.http.stream
+        unread = isinstance(stream, Tls) and stream.has_unread()
+        return not unread and self.tcp.is_quiet()
 
 
 class Asked(NamedTuple):
@@ -123,6 +130,8 @@ class Exchange:
                     if interim > _MOST_INTERIM:
                         raise failed(f"{host}: it announces an answer without end")
                     if event.status_code == 101:
+                        if self._keeper.guards(host):  # it was not asked for one
+                            raise blocked(f"{host} gets a secret, so there is no upgrade")
                         self._attempt.status = 101
                         out += client.state.send(_switching(event)) or b""
                         await self._flush(out)

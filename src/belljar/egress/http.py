@@ -21,7 +21,11 @@ _HOP_BY_HOP = frozenset(
 _OTHER_METHOD = frozenset(b"x-http-method-override x-http-method x-method-override".split())
 _OTHER_PATH = frozenset(b"x-original-url x-rewrite-url".split())
 """Some servers serve what is named there instead of what was asked for."""
-_FRAMING = frozenset((b"host", b"content-length"))
+_ABOUT_THE_MESSAGE = frozenset(
+    b"host content-length content-type content-encoding content-range".split()
+)
+"""Connection cannot name them: what a body is must be known, and said, where it is passed on."""
+_METHOD = re.compile(rb"[A-Z][A-Z0-9_-]{0,31}\Z")
 # h11 joins folded lines, takes a bare line feed and equal lengths twice. Others read otherwise.
 _LINE = re.compile(rb"[^ \n]+ [^ \n]+ HTTP/1\.[01]\r\n")
 _LOOSE = re.compile(rb"\n[ \t]|(?<!\r)\n")
@@ -78,6 +82,9 @@ class Http:
         names = [name for name, _ in request.headers]
         if _LOOSE.search(head) or len(_LENGTH.findall(head)) > 1:
             raise blocked("the request's head is not written strictly", status=400)
+        if not _METHOD.match(request.method):
+            # Methods are case-sensitive: `head` is no HEAD, and its response has a body.
+            raise blocked("the request's method is not a word in capital letters", status=400)
         if request.http_version not in (b"1.0", b"1.1"):
             raise blocked("the request is of another version than HTTP/1.1", status=505)
         if b"transfer-encoding" in names and (
@@ -107,7 +114,7 @@ def passed_on(
     dropped = set(_HOP_BY_HOP)
     for value in named:
         dropped |= {token.strip().lower() for token in value.split(b",")}
-    dropped -= _FRAMING
+    dropped -= _ABOUT_THE_MESSAGE
     for name, value in headers:
         if name.lower() not in dropped:
             yield name, value

@@ -257,7 +257,7 @@ class Relay:
     async def _reach(self, target: Target, attempt: Attempt) -> Upstream:
         """The connection to it that is there, or a new one."""
         known = self._upstream
-        if known and known.target == target and known.tcp.is_quiet():
+        if known and known.target == target and known.is_quiet():
             attempt.address = known.address
             return known
         self._drop_upstream()
