@@ -133,11 +133,14 @@ class Exchange:
                         if self._keeper.guards(host):  # it was not asked for one
                             raise blocked(f"{host} gets a secret, so there is no upgrade")
                         self._attempt.status = 101
+                        upstream.meter.expect_silence()
                         out += client.state.send(_switching(event)) or b""
                         await self._flush(out)
                         return True
                 elif isinstance(event, h11.Response):
                     self._attempt.status = event.status_code
+                    if _is_of_events(event):
+                        upstream.meter.expect_silence()
                     incoming = self._keeper.response(
                         host=host,
                         method=method,
@@ -208,6 +211,11 @@ def _answer_headers(event: h11.Response) -> Headers:
         for name, value in passed_on(event.headers.raw_items(), named)
         if name.lower() != b"alt-svc"  # QUIC leads nowhere
     ]
+
+
+def _is_of_events(event: h11.Response) -> bool:
+    kinds = values(event.headers, b"content-type")
+    return any(kind.lower().startswith(b"text/event-stream") for kind in kinds)
 
 
 def _data(side: Http, data: bytes) -> bytes:

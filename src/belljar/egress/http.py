@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterable, Iterator
 
 import h11
@@ -31,6 +32,9 @@ _LINE = re.compile(rb"[^ \n]+ [^ \n]+ HTTP/1\.[01]\r\n")
 _LOOSE = re.compile(rb"\n[ \t]|(?<!\r)\n")
 _QUOTED = re.compile(r":? (?:bytearray\()?b['\"]")
 _LENGTH = re.compile(rb"\ncontent-length[ \t]*:", re.IGNORECASE)
+
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n"
+_SETTINGS, _GOAWAY, _HTTP_1_1_REQUIRED = 4, 7, 13
 
 Event = h11.Event | type[h11.PAUSED]
 
@@ -72,6 +76,9 @@ class Http:
             if b"\n" in self._head and not _LINE.match(self._head):
                 raise h11.RemoteProtocolError("illegal request line")
         self.state.receive_data(data)
+
+    def begins_http2(self) -> bool:
+        return bytes(self._head).startswith(HTTP2_PREFACE)
 
     def check_head(self, request: h11.Request) -> None:
         """After a request was read, before anything is done about it."""
@@ -139,6 +146,16 @@ def without_quotes(error: h11.RemoteProtocolError) -> str:
 
 def values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
     return [value for known, value in headers if known.lower() == name]
+
+
+def http2_refusal(refusal: Refusal) -> bytes:
+    """The same in HTTP/2: settings, which come first, and a farewell that clients quote."""
+    said = struct.pack(">II", 0, _HTTP_1_1_REQUIRED) + f"belljar: {refusal.why}".encode()
+    frames = ((_SETTINGS, b""), (_GOAWAY, said))
+    return b"".join(
+        struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, 0, 0) + payload
+        for kind, payload in frames
+    )
 
 
 def refusal_answer(refusal: Refusal) -> tuple[h11.Response, bytes]:
