@@ -191,13 +191,35 @@ def test_any_mixture_of_ways(text: str, data: st.DataObject) -> None:
     assert in_pieces(found, b"> " + written + b"\n\n", [cut]) == whole
 
 
-@pytest.mark.parametrize("before", [b"%", b"%25", rb"\x", rb"\u00", b"100%2525", b"&", b"\\"])
-@pytest.mark.parametrize("value", [b"41/bcdef=", b"2541/bcdef=", b"f00/bcdef="])
+@pytest.mark.parametrize(
+    "before",
+    rb"% %4 %2 %25 %254 %25254 \x \x4 \u \u0 \u00 \u004 100%2525 & &# \ \\ \\x &#x4 + %2B".split(),
+)
+@pytest.mark.parametrize(
+    "value", [b"41/bcdef=", b"2541/bcdef=", b"1/bcdefg=", b"x41/bcdef=", b"0041/bcd=", b"/zbcdef="]
+)
 def test_what_stands_in_front_does_not_hide_it(before: bytes, value: bytes) -> None:
     """Code chooses it where a query or a body may have the placeholder."""
     found = Spellings(spellings(value, b"Zq7Zq7Zq7Zq7"[: len(value)]))
     for written in (value, value.replace(b"/", rb"\/"), value.replace(b"=", b"%3D")):
-        assert value[2:6] not in found.replace(before + written).replace(b"\\", b"")
+        assert b"/bcd" not in found.replace(before + written).replace(b"\\", b"")
+        assert b"zbcdef" not in found.replace(before + written)
+
+
+@pytest.mark.parametrize("behind", rb"41 x41 u0041 #65; amp; lt; 2541 ; \ / 5".split())
+@pytest.mark.parametrize(
+    "value", [rb"zbc/efg%", rb"zbc/efg%4", b"zbc/efg\\", b"zbc/efg&", b"zbc/ef&#6"]
+)
+def test_nor_does_what_stands_behind(behind: bytes, value: bytes) -> None:
+    found = Spellings(spellings(value, b"Zq7Zq7Zq7Zq7"[: len(value)]))
+    for written in (value, value.replace(b"/", rb"\/"), value.replace(b"/", b"%2f")):
+        assert b"zbc" not in found.replace(b"> " + written + behind)
+
+
+def test_a_host_may_have_undone_what_looks_like_an_escape() -> None:
+    found = Spellings(spellings(b"a%41bc+defgh", b"Zq7Zq7Zq7Zq7"))
+    for written in (b"a%41bc+defgh", b"aAbc defgh", b"a%2541bc%2Bdefgh", rb"a%41bc\u002bdefgh"):
+        assert b"defgh" not in found.replace(written), written
 
 
 @settings(deadline=None)

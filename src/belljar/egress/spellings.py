@@ -40,6 +40,10 @@ _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _VALUE = {letter: value for value, letter in enumerate(_BASE64)}
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _LETTER = rb"[A-Za-z0-9+/_-]"
+_OPEN_ESCAPES = (
+    b"% %2 %4 %25 %252 %254 \\ \\x \\x4 \\u \\u0 \\u00 \\u004 \\u{ \\u{4 "
+    b"& &# &#4 &#1 &#11 &#x &#x4".split()
+)
 _APART = re.compile(
     rb"[^\t\x20-\x7e\0\r\n]|(?<!%b)(?<!\r)\n|(?<!%b)\r\n|\n(?![ \t]{0,%d}(?:%b|\Z))|\r(?!\n|\Z)"
     % (_LETTER, _LETTER, _MOST_INDENTED, _LETTER)
@@ -71,12 +75,12 @@ class Form:
         reading: int = 0,
         lead: bool = False,
         trail: bool = False,
-        swallowed: bytes = b"",
+        swallowed: tuple[bytes, bytes] = (b"", b""),
         longest_bytes: int | None = None,
     ) -> None:
         """`view`: an attribute of Reading. `lead` and `trail`: a letter at each end that has bits
-        of something else in it, too. `swallowed`: what stands in front of the find in the data,
-        taken for the end of an escape."""
+        of something else in it, too. `swallowed`: what must stand in the data before and behind the
+        find, where it is read as part of an escape."""
         self.needle = needle
         self.put = put
         self.view = view
@@ -167,9 +171,11 @@ class _Scan:
         if form.lead and index and text[index - 1] in _BASE64 and starts[index - 1] >= at:
             first = index - 1
         start, end = starts[first], ends[last]
-        if form.swallowed:
-            before, start = start, start - len(form.swallowed)
-            if start < at or self._data[start:before].lower() != form.swallowed:
+        if form.swallowed != (b"", b""):
+            before, behind = form.swallowed
+            start, end = start - len(before), end + len(behind)
+            around = self._data[max(start, 0) : end].lower()
+            if start < at or not (around.startswith(before) and around.endswith(behind)):
                 return None
         if not self._is_one(start, end):
             return None
@@ -282,6 +288,8 @@ def spellings(text: bytes, instead: bytes) -> list[Form]:
         shown = text.decode()
         ways = {quote(text, safe=""), quote(text), quote_plus(text), json.dumps(shown)[1:-1]}
         forms += [_whole(way.encode(), instead) for way in sorted(ways | {html.escape(shown)})]
+        if len(undone(text)) >= _SHORTEST:  # a host may have undone them
+            forms.append(_whole(undone(text), instead))
     for form in forms:
         form.longest_bytes = _STRETCH * len(text)
     return forms
@@ -305,28 +313,47 @@ def _texts(text: bytes, instead: bytes, reading: int) -> list[Form]:
     if read != text:
         return [_whole(read, instead, reading)] if len(read) >= _SHORTEST else []
     forms = [_written(text, instead, reading)]
-    # Behind a lone %, \x or \u00 what the text begins with would be read as the end of an escape.
-    for count in (2, 4, 6) if reading else ():
-        begins, rest = text[:count].lower(), text[count:]
-        if rest and all(byte in b"0123456789abcdef" for byte in begins):
-            forms.append(_written(rest, instead[count:], reading, begins, instead[:count]))
+    if reading:
+        begins = [(count, len(text)) for count in _swallowed_first(text)]
+        ends = [(0, at) for at in range(max(1, len(text) - 6), len(text)) if text[at] in b"%\\&"]
+        forms += [_written(text, instead, reading, *some) for some in begins + ends]
     return forms
 
 
-def _written(
-    text: bytes, instead: bytes, reading: int, swallowed: bytes = b"", first: bytes = b""
-) -> Form:
-    def put(units: Sequence[Unit]) -> bytes:
-        pairs = zip(units, instead, strict=True)
-        return first + b"".join(like(unit.piece, byte) for unit, byte in pairs)
+def _swallowed_first(text: bytes) -> list[int]:
+    """How many of its first bytes would be read as the end of an escape that something in front of
+    it begins; code can choose what that is where a query or a body may have a placeholder."""
+    matches = [(len(one), ESCAPE.match(one + text)) for one in _OPEN_ESCAPES]
+    counts = {found.end() - begun for begun, found in matches if found}
+    return sorted(count for count in counts if 0 < count < len(text))
 
-    view = "spaced" if b" " in text else "lower"
-    needle = text.lower().replace(b"+", b" ") if b" " in text else text.lower()
-    return Form(needle, put, view=view, reading=reading, swallowed=swallowed)
+
+def _written(
+    text: bytes, instead: bytes, reading: int, start: int = 0, stop: int | None = None
+) -> Form:
+    """What is before `start` and from `stop` on is swallowed by escapes."""
+    stop = len(text) if stop is None else stop
+    first, own, last = instead[:start], instead[start:stop], instead[stop:]
+    swallowed = text[:start].lower(), text[stop:].lower()
+
+    def put(units: Sequence[Unit]) -> bytes:
+        pairs = zip(units, own, strict=True)
+        return first + b"".join(like(unit.piece, byte) for unit, byte in pairs) + last
+
+    return _folded(text[start:stop], put, reading, swallowed)
 
 
 def _whole(text: bytes, instead: bytes, reading: int = 0) -> Form:
-    return Form(text.lower(), lambda _: instead, view="lower", reading=reading)
+    return _folded(text, lambda _: instead, reading)
+
+
+def _folded(
+    text: bytes, put: Put, reading: int, swallowed: tuple[bytes, bytes] = (b"", b"")
+) -> Form:
+    needle, view = text.lower(), "lower"
+    if b" " in needle or b"+" in needle:  # a host may take one for the other
+        needle, view = needle.replace(b"+", b" "), "spaced"
+    return Form(needle, put, view=view, reading=reading, swallowed=swallowed)
 
 
 def _base64(text: bytes, instead: bytes, before: int, reading: int) -> Form:
