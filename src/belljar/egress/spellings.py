@@ -213,11 +213,15 @@ class Spellings:
         return self.advance(data, until=len(data))[0]
 
     def occur(self, data: bytes) -> bool:
+        if not self._forms:
+            return False
         scan = _Scan(self._forms, data, self.window_bytes)
         return any(scan.hit(order, 0) for order in range(len(self._forms)))
 
     def advance(self, data: bytes, *, until: int) -> tuple[bytes, bytes]:
         """What can be passed on, and what must wait: what begins at `until` or later."""
+        if not self._forms:
+            return data, b""
         scan = _Scan(self._forms, data, self.window_bytes)
         hits = scan.first_hits()
         hits.sort()
@@ -243,6 +247,8 @@ class Stream:
         self._waiting = b""
 
     def feed(self, data: bytes) -> bytes:
+        if not self._spellings.window_bytes:
+            return data
         known, data = len(self._waiting), self._waiting + data
         until = self._decided(data, known)
         done, self._waiting = self._spellings.advance(data, until=until) if until else (b"", data)
