@@ -104,26 +104,22 @@ class Reading:
         ends += range(at + 1, len(under.text) + 1)
         return _through(under.spans, starts, ends)
 
-    @cached_property
+    @property
     def undone(self) -> Reading:
         """Itself if there is nothing to undo."""
         text = undone(self.text)
-        return self if text == self.text else Reading(text, self)
+        return self if text is self.text or text == self.text else Reading(text, self)
 
-    @cached_property
-    def lower(self) -> bytes:
-        return self.text.lower()
-
-    @cached_property
-    def spaced(self) -> bytes:
-        """As in forms, where a plus is a space."""
-        return self.lower.replace(b"+", b" ")
-
-    @cached_property
-    def letters(self) -> bytes:
-        """Base64 in its standard alphabet, without line breaks, escaped or not, or indentation."""
-        text = _BREAK.sub(b"", self.text) if b"\\" in self.text else self.text
-        return text.translate(_STANDARD, b"\r\n\t ")
+    def seen(self, view: str) -> bytes:
+        """`text`; `lower`: in small letters; `spaced`: so, with spaces for plus signs, as in forms;
+        `letters`: base64 in its standard alphabet, without line breaks, escaped or not, and
+        indentation."""
+        if view == "text":
+            return self.text
+        if view == "letters":
+            text = _BREAK.sub(b"", self.text) if b"\\" in self.text else self.text
+            return text.translate(_STANDARD, b"\r\n\t ")
+        return self.text.lower() if view == "lower" else self.text.lower().replace(b"+", b" ")
 
     @cached_property
     def letter_spans(self) -> Spans:

@@ -18,7 +18,7 @@ import html
 import json
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from functools import cached_property
 from heapq import heappop, heappush
@@ -45,7 +45,9 @@ _OPEN_ESCAPES = (
     b"& &# &#4 &#1 &#11 &#x &#x4".split()
 )
 _APART = re.compile(
-    rb"[^\t\x20-\x7e\0\r\n]|(?<!%b)(?<!\r)\n|(?<!%b)\r\n|\n(?![ \t]{0,%d}(?:%b|\Z))|\r(?!\n|\Z)"
+    # One set of first bytes, as in escapes.ESCAPE.
+    rb"[^\t\x20-\x7e\0](?:(?<![\r\n])|(?<=\r)(?!\n|\Z)|(?<=\n)(?:"
+    rb"(?<!%b\n)(?<!\r\n)|(?<=\r\n)(?<!%b\r\n)|(?![ \t]{0,%d}(?:%b|\Z))))"
     % (_LETTER, _LETTER, _MOST_INDENTED, _LETTER)
 )
 """What no spelling of any text goes across: line breaks are between letters of base64 only."""
@@ -78,7 +80,7 @@ class Form:
         swallowed: tuple[bytes, bytes] = (b"", b""),
         longest_bytes: int | None = None,
     ) -> None:
-        """`view`: an attribute of Reading. `lead` and `trail`: a letter at each end that has bits
+        """`view`: as in Reading.seen. `lead` and `trail`: a letter at each end that has bits
         of something else in it, too. `swallowed`: what must stand in the data before and behind the
         find, where it is read as part of an escape."""
         self.needle = needle
@@ -90,7 +92,7 @@ class Form:
         self.swallowed = swallowed
         self.longest_bytes = longest_bytes or len(needle)
         self._offset = _anchor(needle)
-        self._anchor = needle[self._offset : self._offset + _ANCHOR]
+        self.anchor = needle[self._offset : self._offset + _ANCHOR]
 
     def refusing(self, refuse: Callable[[], bytes]) -> Form:
         """The same, but a find is the end: `refuse` raises."""
@@ -99,7 +101,7 @@ class Form:
         return made
 
     def find(self, text: bytes, at: int) -> int:
-        while (found := text.find(self._anchor, at + self._offset)) >= 0:
+        while (found := text.find(self.anchor, at + self._offset)) >= 0:
             at = found - self._offset
             if text.startswith(self.needle, at):
                 return at
@@ -122,10 +124,12 @@ class _Hit(NamedTuple):
 class _Scan:
     """One piece of data, all of whose readings are searched."""
 
-    def __init__(self, forms: Sequence[Form], data: bytes, window_bytes: int) -> None:
-        self._forms = forms
+    def __init__(self, spellings: Spellings, data: bytes) -> None:
+        self._forms = spellings.forms
+        self._groups = spellings.groups
         self._data = data
-        self._window_bytes = window_bytes
+        self._window_bytes = spellings.window_bytes
+        self._texts: dict[tuple[int, str], bytes] = {}
         self._readings = [Reading(data)]
         while len(self._readings) < _READINGS:
             further = self._readings[-1].undone
@@ -133,15 +137,20 @@ class _Scan:
                 break
             self._readings.append(further)
 
-    def first_hits(self) -> list[_Hit]:
-        return [hit for order in range(len(self._forms)) if (hit := self.hit(order, 0))]
+    def first_hits(self) -> Iterator[_Hit]:
+        for place, anchors in self._groups.items():
+            reading, view = place
+            if reading < len(self._readings):
+                text = self._texts[place] = self._readings[reading].seen(view)
+                for order, anchor in anchors:
+                    # Of nearly all data this is all that is asked.
+                    if anchor in text and (hit := self.hit(order, 0)):
+                        yield hit
 
     def hit(self, order: int, at: int) -> _Hit | None:
         """The first one of a form that begins at `at`, in the data, or later."""
         form = self._forms[order]
-        if form.reading >= len(self._readings):
-            return None
-        text: bytes = getattr(self._readings[form.reading], form.view)
+        text = self._texts[form.reading, form.view]
         index = 0
         if at or (index := form.find(text, 0)) >= 0:  # positions are dear, and finds are rare
             starts, ends = self._spans(form)
@@ -204,39 +213,43 @@ class Spellings:
     """Several forms at once."""
 
     def __init__(self, forms: Iterable[Form]) -> None:
-        self._forms = tuple(forms)
-        self.window_bytes = max((form.longest_bytes for form in self._forms), default=0)
+        self.forms = tuple(forms)
+        self.groups: dict[tuple[int, str], list[tuple[int, bytes]]] = {}
+        """Where to look, and for what of which form."""
+        for order, form in enumerate(self.forms):
+            self.groups.setdefault((form.reading, form.view), []).append((order, form.anchor))
+        self.window_bytes = max((form.longest_bytes for form in self.forms), default=0)
         """No spelling is longer."""
+        self._shortest = min((len(form.needle) for form in self.forms), default=0)
 
     def replace(self, data: bytes) -> bytes:
         """In something that is whole."""
         return self.advance(data, until=len(data))[0]
 
     def occur(self, data: bytes) -> bool:
-        if not self._forms:
-            return False
-        scan = _Scan(self._forms, data, self.window_bytes)
-        return any(scan.hit(order, 0) for order in range(len(self._forms)))
+        return self._is_possible(data) and any(_Scan(self, data).first_hits())
 
     def advance(self, data: bytes, *, until: int) -> tuple[bytes, bytes]:
         """What can be passed on, and what must wait: what begins at `until` or later."""
-        if not self._forms:
-            return data, b""
-        scan = _Scan(self._forms, data, self.window_bytes)
-        hits = scan.first_hits()
-        hits.sort()
+        if not self._is_possible(data):
+            return data[:until], data[until:]
+        scan = _Scan(self, data)
+        hits = sorted(scan.first_hits())
         done: list[bytes] = []
         at = 0
         while hits and hits[0].start < until:
             hit = heappop(hits)
             if hit.start >= at:
-                done += [data[at : hit.start], self._forms[hit.order].put(scan.units(hit))]
+                done += [data[at : hit.start], self.forms[hit.order].put(scan.units(hit))]
                 at = -hit.negative_end
             if further := scan.hit(hit.order, at):
                 heappush(hits, further)
         until = max(at, until)
         done.append(data[at:until])
         return b"".join(done), data[until:]
+
+    def _is_possible(self, data: bytes) -> bool:
+        return bool(self.forms) and len(data) >= self._shortest
 
 
 class Stream:
@@ -398,7 +411,7 @@ def _base64(text: bytes, instead: bytes, before: int, reading: int) -> Form:
 
 
 def _sextet(piece: bytes) -> int:
-    (letter,) = Reading(undone(undone(piece))).letters
+    (letter,) = Reading(undone(undone(piece))).seen("letters")
     return _VALUE[letter]
 
 
