@@ -15,6 +15,8 @@ Headers = list[tuple[bytes, bytes]]
 
 MOST_PACKINGS = 2
 PIECE_BYTES = 1 << 16
+SCANNED_BYTES = 1 << 14
+"""At once; then others may have their turn."""
 FREE_BYTES = 16 << 20
 """Until then any ratio is taken; compression of nothing but zeros has about 1,000."""
 MOST_RATIO = 100
@@ -86,7 +88,8 @@ class Incoming:
 
     def _unpacked(self, data: bytes, layer: int) -> Iterator[bytes]:
         if layer == len(self._unpack):
-            yield data
+            for at in range(0, len(data), SCANNED_BYTES):
+                yield data[at : at + SCANNED_BYTES]
             return
         for piece in self._unpack[layer].feed(data):
             yield from self._unpacked(piece, layer + 1)

@@ -30,7 +30,7 @@ from belljar.egress.escapes import ESCAPE, LONGEST_ESCAPE, PLAIN, Reading, Spans
 _READINGS = 3
 _ANCHOR = 8
 """Bytes of a form that are searched for; the whole is compared where they are."""
-_MOST_ANCHORS = 64
+_MOST_ANCHORS = 24
 _SHORTEST = 8
 _STRETCH = 8
 """A spelling with more bytes than this for each character of the text is not found."""
@@ -62,7 +62,7 @@ class Unit(NamedTuple):
 
 
 _NONE = Unit(b"", b"")
-Put = Callable[[Sequence[Unit]], bytes]
+Put = Callable[[Sequence[Unit]], bytes] | bytes
 
 
 class Form:
@@ -240,7 +240,9 @@ class Spellings:
         while hits and hits[0].start < until:
             hit = heappop(hits)
             if hit.start >= at:
-                done += [data[at : hit.start], self.forms[hit.order].put(scan.units(hit))]
+                put = self.forms[hit.order].put
+                written = put if isinstance(put, bytes) else put(scan.units(hit))
+                done += [data[at : hit.start], written]
                 at = -hit.negative_end
             if further := scan.hit(hit.order, at):
                 heappush(hits, further)
@@ -315,14 +317,19 @@ def spellings(text: bytes, instead: bytes) -> list[Form]:
 
 
 def exact(text: bytes, instead: bytes) -> Form:
-    return Form(text, lambda _: instead)
+    return Form(text, instead)
 
 
 def _wide(text: bytes, instead: bytes) -> Form:
-    # By hand: the gateway opens no file later on, not even for a codec. For both byte orders: what
-    # begins with a byte of zero is the same from the second on.
-    needle, put = (b"\0".join(bytes([byte]) for byte in one) for one in (text.lower(), instead))
-    return Form(needle, lambda _: put, view="lower")
+    return Form(_in_utf_16(text.lower()), _in_utf_16(instead), view="lower")
+
+
+def _in_utf_16(text: bytes) -> bytes:
+    """By hand: the gateway opens no file later on, not even for a codec. For both byte orders: what
+    begins with a byte of zero is the same from the second on."""
+    made = bytearray(2 * len(text) - 1)
+    made[::2] = text
+    return bytes(made)
 
 
 def _texts(text: bytes, instead: bytes, reading: int) -> list[Form]:
@@ -363,7 +370,7 @@ def _written(
 
 
 def _whole(text: bytes, instead: bytes, reading: int = 0) -> Form:
-    return _folded(text, lambda _: instead, reading)
+    return _folded(text, instead, reading)
 
 
 def _folded(

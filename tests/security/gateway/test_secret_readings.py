@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from belljar.network import Allow, Secret
 from tests.world.place import World
 from tests.world.servers import Visit
-from tests.world.ways import Gate, Way, reply
+from tests.world.ways import Gate, Way
 
 HOST = "api.example.com"
 VALUE = b"4a/live+7Qw2Zx9Lm4Kp0Vb8Tn3Rd6Yh="
@@ -124,20 +124,6 @@ def test_responses(way: Way, key: bytes, world: World, kind: str) -> None:
     no_value(got)
     assert PACKED[10:] not in CHUNK_END.sub(b"", got)
     assert all(VALUE.decode() not in repr(one) for one in way.egress)
-
-
-def test_what_follows_a_response_belongs_to_no_other(way: Way, key: bytes, world: World) -> None:
-    """It comes in a TLS record of its own, before the next request is sent."""
-
-    async def two(_: Visit) -> AsyncIterator[bytes]:
-        yield OK + b"Content-Length: 2\r\n\r\nok"
-        yield OK + b"Content-Length: 4\r\n\r\nevil"
-
-    world.servers.raw["two"] = two
-    with way.secure(f"{HOST}:443") as connection:
-        for path in (b"/raw/two", b"/hello"):
-            connection.sendall(b"GET %s HTTP/1.1\r\nHost: %s\r\n\r\n" % (path, HOST.encode()))
-            assert reply(connection).body in (b"ok", b"hello\n", b"")
 
 
 # -- any of them together -------------------------------------------------------------------------
