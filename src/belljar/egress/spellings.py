@@ -31,6 +31,7 @@ _READINGS = 3
 _ANCHOR = 8
 """Bytes of a form that are searched for; the whole is compared where they are."""
 _MOST_ANCHORS = 24
+_LEAST_DIFFERENT = 4
 _SHORTEST = 8
 _STRETCH = 8
 """A spelling with more bytes than this for each character of the text is not found."""
@@ -77,12 +78,12 @@ class Form:
         reading: int = 0,
         lead: bool = False,
         trail: bool = False,
-        swallowed: tuple[bytes, bytes] = (b"", b""),
+        swallowed: bytes = b"",
         longest_bytes: int | None = None,
     ) -> None:
         """`view`: as in Reading.seen. `lead` and `trail`: a letter at each end that has bits
-        of something else in it, too. `swallowed`: what must stand in the data before and behind the
-        find, where it is read as part of an escape."""
+        of something else in it, too. `swallowed`: what must stand in the data before the find,
+        where it is read as the end of an escape."""
         self.needle = needle
         self.put = put
         self.view = view
@@ -93,6 +94,8 @@ class Form:
         self.longest_bytes = longest_bytes or len(needle)
         self._offset = _anchor(needle)
         self.anchor = needle[self._offset : self._offset + _ANCHOR]
+        if len(set(self.anchor)) < _LEAST_DIFFERENT:  # data like it would match at every byte
+            self._offset, self.anchor = 0, needle
 
     def refusing(self, refuse: Callable[[], bytes]) -> Form:
         """The same, but a find is the end: `refuse` raises."""
@@ -180,11 +183,9 @@ class _Scan:
         if form.lead and index and text[index - 1] in _BASE64 and starts[index - 1] >= at:
             first = index - 1
         start, end = starts[first], ends[last]
-        if form.swallowed != (b"", b""):
-            before, behind = form.swallowed
-            start, end = start - len(before), end + len(behind)
-            around = self._data[max(start, 0) : end].lower()
-            if start < at or not (around.startswith(before) and around.endswith(behind)):
+        if form.swallowed:
+            before, start = start, start - len(form.swallowed)
+            if start < at or self._data[start:before].lower() != form.swallowed:
                 return None
         if not self._is_one(start, end):
             return None
@@ -309,8 +310,6 @@ def spellings(text: bytes, instead: bytes) -> list[Form]:
         shown = text.decode()
         ways = {quote(text, safe=""), quote(text), quote_plus(text), json.dumps(shown)[1:-1]}
         forms += [_whole(way.encode(), instead) for way in sorted(ways | {html.escape(shown)})]
-        if len(undone(text)) >= _SHORTEST:  # a host may have undone them
-            forms.append(_whole(undone(text), instead))
     for form in forms:
         form.longest_bytes = _STRETCH * len(text)
     return forms
@@ -333,17 +332,14 @@ def _in_utf_16(text: bytes) -> bytes:
 
 
 def _texts(text: bytes, instead: bytes, reading: int) -> list[Form]:
-    read = text
-    for _ in range(reading):
-        read = undone(read)
-    if read != text:
-        return [_whole(read, instead, reading)] if len(read) >= _SHORTEST else []
-    forms = [_written(text, instead, reading)]
-    if reading:
-        begins = [(count, len(text)) for count in _swallowed_first(text)]
-        ends = [(0, at) for at in range(max(1, len(text) - 6), len(text)) if text[at] in b"%\\&"]
-        forms += [_written(text, instead, reading, *some) for some in begins + ends]
-    return forms
+    # What looks like escapes in it may be undone as well, here or by the host.
+    once = undone(text)
+    reads = [one for one in dict.fromkeys((text, once, undone(once))) if len(one) >= _SHORTEST]
+    return [
+        _written(read, instead, reading, start)
+        for read in reads
+        for start in (0, *(_swallowed_first(read) if reading else ()))
+    ]
 
 
 def _swallowed_first(text: bytes) -> list[int]:
@@ -354,28 +350,24 @@ def _swallowed_first(text: bytes) -> list[int]:
     return sorted(count for count in counts if 0 < count < len(text))
 
 
-def _written(
-    text: bytes, instead: bytes, reading: int, start: int = 0, stop: int | None = None
-) -> Form:
-    """What is before `start` and from `stop` on is swallowed by escapes."""
-    stop = len(text) if stop is None else stop
-    first, own, last = instead[:start], instead[start:stop], instead[stop:]
-    swallowed = text[:start].lower(), text[stop:].lower()
+def _written(text: bytes, instead: bytes, reading: int, start: int = 0) -> Form:
+    """What is before `start` is swallowed by an escape."""
+    swallowed = text[:start].lower()
+    if len(text) != len(instead):
+        return _folded(text[start:], instead, reading, swallowed)
 
     def put(units: Sequence[Unit]) -> bytes:
-        pairs = zip(units, own, strict=True)
-        return first + b"".join(like(unit.piece, byte) for unit, byte in pairs) + last
+        pairs = zip(units, instead[start:], strict=True)
+        return instead[:start] + b"".join(like(unit.piece, byte) for unit, byte in pairs)
 
-    return _folded(text[start:stop], put, reading, swallowed)
-
-
-def _whole(text: bytes, instead: bytes, reading: int = 0) -> Form:
-    return _folded(text, instead, reading)
+    return _folded(text[start:], put, reading, swallowed)
 
 
-def _folded(
-    text: bytes, put: Put, reading: int, swallowed: tuple[bytes, bytes] = (b"", b"")
-) -> Form:
+def _whole(text: bytes, instead: bytes) -> Form:
+    return _folded(text, instead, 0)
+
+
+def _folded(text: bytes, put: Put, reading: int, swallowed: bytes = b"") -> Form:
     needle, view = text.lower(), "lower"
     if b" " in needle or b"+" in needle:  # a host may take one for the other
         needle, view = needle.replace(b"+", b" "), "spaced"
