@@ -113,10 +113,11 @@ class Settings:
     """Of one sandbox, both ways together."""
     network_requests_per_s: float = 100.0
     """Of one sandbox; a short burst of as many is let through."""
-    network_connection_s: float = 600.0
-    """The longest that a connection may last."""
-    network_idle_s: float = 60.0
-    """The longest that nothing may move on it."""
+    network_connection_s: float = 86_400.0
+    """The longest that a connection may last; it never outlives its sandbox."""
+    network_idle_s: float = 600.0
+    """The longest that a host may be silent while code waits for it; WebSockets, server-sent events
+    and what is not inspected may be silent for longer."""
     network_processes: int = 16
     """Gateways at once: each tenant has its own, and where there are more tenants some share."""
     docker_host: str = ""

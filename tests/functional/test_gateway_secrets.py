@@ -478,7 +478,7 @@ def test_http2_is_not_spoken(way: Way, upstream: Upstream) -> None:
         stream = way.raw(API, upstream.port)
     finally:
         way.trust.set_alpn_protocols(["http/1.1"])
-    assert stream.selected_alpn_protocol() is None
+    assert stream.selected_alpn_protocol() == "h2"  # to be told so in its own words
     stream.sendall(
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00" + way.key
     )
@@ -488,8 +488,12 @@ def test_http2_is_not_spoken(way: Way, upstream: Upstream) -> None:
             got += piece
     except OSError:
         pass
-    assert b" 400 " in got.split(b"\r\n")[0]
+    settings, farewell = got[:9], got[9:]
+    assert settings == b"\0\0\0\4\0\0\0\0\0"
+    assert farewell[3] == 7 and farewell[13:17] == b"\0\0\0\r"  # GOAWAY, HTTP_1_1_REQUIRED
+    assert b"not HTTP/2" in farewell and b"inspect=False" in farewell
     assert not upstream.seen
+    blocked(way, upstream, "not HTTP/2")
 
 
 def test_the_gateway_keeps_it_to_itself(way: Way) -> None:

@@ -194,6 +194,25 @@ def test_n1_usual_clients_of_python_work_as_they_are(
     assert result.stdout == "hello\n", result.stderr
 
 
+def test_n1_aiohttp_below_a_wildcard_with_the_proxy_alone(jar: belljar.Belljar, site: Site) -> None:
+    """No name leads to the gateway there, as docs/network.md says, with what to write."""
+    code = (
+        "import asyncio, aiohttp\n"
+        "async def get(trust):\n"
+        "    try:\n"
+        "        async with aiohttp.ClientSession(trust_env=trust) as session:\n"
+        f"            async with session.get({site.url('/hello')!r}) as answer:\n"
+        "                print((await answer.text()).strip())\n"
+        "    except aiohttp.ClientConnectorDNSError as error: print('no such name')\n"
+        "for trust in (True, False): asyncio.run(get(trust))"
+    )
+    packages = Path(sysconfig.get_path("purelib"))
+    rule = site.rule("*.example.test")
+    with belljar.Sandbox(jar, engine="jail", network=rule, inputs={"site": packages}) as box:
+        result = box.exec(python(code))
+    assert result.stdout == "hello\nno such name\n", result.stderr
+
+
 def test_n1_http_client_without_a_proxy(box: belljar.Sandbox, site: Site) -> None:
     if not site.usual_ports:
         pytest.skip("ports 80 and 443 are not for ordinary users")

@@ -45,7 +45,9 @@ class Contexts:
             return found[1]
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["http/1.1"])
+        # In this order: only a client that speaks nothing else gets HTTP/2, to be told in its own
+        # words that it is not spoken here (`http.http2_refusal`).
+        context.set_alpn_protocols(["http/1.1", "h2"])
         # Every connection has its own handshake, and so its own check of the name it is for.
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET

@@ -18,6 +18,7 @@ from .scrubbing import Incoming
 from .secrets import Keeper, Outgoing
 from .streams import Begun, Tcp
 from .targets import Target
+from .tls import Tls
 
 _FLUSH_BYTES = 65_536
 _MOST_INTERIM = 16
@@ -32,6 +33,12 @@ class Upstream(NamedTuple):
     tcp: Tcp
     meter: Watched
     address: str
+
+    def is_quiet(self) -> bool:
+        """Whether the host has neither spoken nor gone since its last response."""
+        stream = self.http.stream
+        unread = isinstance(stream, Tls) and stream.has_unread()
+        return not unread and self.tcp.is_quiet()
 
 
 class Asked(NamedTuple):
@@ -123,12 +130,17 @@ class Exchange:
                     if interim > _MOST_INTERIM:
                         raise failed(f"{host}: it announces an answer without end")
                     if event.status_code == 101:
+                        if self._keeper.guards(host):  # it was not asked for one
+                            raise blocked(f"{host} gets a secret, so there is no upgrade")
                         self._attempt.status = 101
+                        upstream.meter.expect_silence()
                         out += client.state.send(_switching(event)) or b""
                         await self._flush(out)
                         return True
                 elif isinstance(event, h11.Response):
                     self._attempt.status = event.status_code
+                    if _is_of_events(event):
+                        upstream.meter.expect_silence()
                     incoming = self._keeper.response(
                         host=host,
                         method=method,
@@ -199,6 +211,11 @@ def _answer_headers(event: h11.Response) -> Headers:
         for name, value in passed_on(event.headers.raw_items(), named)
         if name.lower() != b"alt-svc"  # QUIC leads nowhere
     ]
+
+
+def _is_of_events(event: h11.Response) -> bool:
+    kinds = values(event.headers, b"content-type")
+    return any(kind.lower().startswith(b"text/event-stream") for kind in kinds)
 
 
 def _data(side: Http, data: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterable, Iterator
 
 import h11
@@ -21,12 +22,19 @@ _HOP_BY_HOP = frozenset(
 _OTHER_METHOD = frozenset(b"x-http-method-override x-http-method x-method-override".split())
 _OTHER_PATH = frozenset(b"x-original-url x-rewrite-url".split())
 """Some servers serve what is named there instead of what was asked for."""
-_FRAMING = frozenset((b"host", b"content-length"))
+_ABOUT_THE_MESSAGE = frozenset(
+    b"host content-length content-type content-encoding content-range".split()
+)
+"""Connection cannot name them: what a body is must be known, and said, where it is passed on."""
+_METHOD = re.compile(rb"[A-Z][A-Z0-9_-]{0,31}\Z")
 # h11 joins folded lines, takes a bare line feed and equal lengths twice. Others read otherwise.
 _LINE = re.compile(rb"[^ \n]+ [^ \n]+ HTTP/1\.[01]\r\n")
 _LOOSE = re.compile(rb"\n[ \t]|(?<!\r)\n")
 _QUOTED = re.compile(r":? (?:bytearray\()?b['\"]")
 _LENGTH = re.compile(rb"\ncontent-length[ \t]*:", re.IGNORECASE)
+
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n"
+_SETTINGS, _GOAWAY, _HTTP_1_1_REQUIRED = 4, 7, 13
 
 Event = h11.Event | type[h11.PAUSED]
 
@@ -69,6 +77,9 @@ class Http:
                 raise h11.RemoteProtocolError("illegal request line")
         self.state.receive_data(data)
 
+    def begins_http2(self) -> bool:
+        return bytes(self._head).startswith(HTTP2_PREFACE)
+
     def check_head(self, request: h11.Request) -> None:
         """After a request was read, before anything is done about it."""
         left = len(self.state.trailing_data[0])
@@ -78,6 +89,9 @@ class Http:
         names = [name for name, _ in request.headers]
         if _LOOSE.search(head) or len(_LENGTH.findall(head)) > 1:
             raise blocked("the request's head is not written strictly", status=400)
+        if not _METHOD.match(request.method):
+            # Methods are case-sensitive: `head` is no HEAD, and its response has a body.
+            raise blocked("the request's method is not a word in capital letters", status=400)
         if request.http_version not in (b"1.0", b"1.1"):
             raise blocked("the request is of another version than HTTP/1.1", status=505)
         if b"transfer-encoding" in names and (
@@ -107,7 +121,7 @@ def passed_on(
     dropped = set(_HOP_BY_HOP)
     for value in named:
         dropped |= {token.strip().lower() for token in value.split(b",")}
-    dropped -= _FRAMING
+    dropped -= _ABOUT_THE_MESSAGE
     for name, value in headers:
         if name.lower() not in dropped:
             yield name, value
@@ -132,6 +146,16 @@ def without_quotes(error: h11.RemoteProtocolError) -> str:
 
 def values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
     return [value for known, value in headers if known.lower() == name]
+
+
+def http2_refusal(refusal: Refusal) -> bytes:
+    """The same in HTTP/2: settings, which come first, and a farewell that clients quote."""
+    said = struct.pack(">II", 0, _HTTP_1_1_REQUIRED) + f"belljar: {refusal.why}".encode()
+    frames = ((_SETTINGS, b""), (_GOAWAY, said))
+    return b"".join(
+        struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, 0, 0) + payload
+        for kind, payload in frames
+    )
 
 
 def refusal_answer(refusal: Refusal) -> tuple[h11.Response, bytes]:

@@ -9,13 +9,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from .refusal import Refusal, blocked, failed, refused
-from .streams import Stream
+from .streams import ClientStream, Stream
 
 LONGEST_WAIT_S = 10.0
 """Who comes too fast, or when all places are taken, waits so long at most."""
 HEAD_S = 30.0
 """A request's head must be complete after so long, however it trickles."""
 
+RESTING_S = 60.0
+"""So long a connection is kept on which nothing is asked for."""
+_HUNG_UP_S = 1.0
+_HUNG_UP_HALF_S = 60.0
+"""A tunnel may be closed in one direction and go on in the other."""
 _SLICE_S = 0.002
 
 
@@ -73,8 +78,9 @@ class Turns:
 class Connection:
     """One connection from a sandbox, as it is watched from outside its task."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, client: ClientStream) -> None:
         now = time.monotonic()
+        self._client = client
         self._idle_s = limits.idle_s
         self._moved_at = now
         self._ends_at = now + limits.connection_s
@@ -86,6 +92,8 @@ class Connection:
         self.asked: tuple[str, str] | tuple[None, None] = None, None
         """With which method and path, if that is known."""
         self.is_tunnel = False
+        self.is_open_ended = False
+        """Carries events or another protocol, for which silence is nothing unusual."""
         self.is_resting = False
         """Kept open by a client that asks for nothing at the moment."""
         self.why_cut: Refusal | None = None
@@ -100,8 +108,17 @@ class Connection:
         self._head_by = 0.0
 
     def overdue(self, now: float) -> Refusal | None:
-        if now - self._moved_at > self._idle_s:
-            return failed(f"nothing moved for {self._idle_s:g} s")
+        silent_s = now - self._moved_at
+        if self.target is None:
+            if silent_s > min(self._idle_s, RESTING_S):
+                return failed(f"nothing was asked for {min(self._idle_s, RESTING_S):g} s")
+        elif self.is_tunnel or self.is_open_ended:
+            if silent_s > _HUNG_UP_HALF_S and self._client.has_hung_up():
+                return failed("the code hung up")
+        elif silent_s > self._idle_s:
+            return failed(f"nothing moved for {self._idle_s:g} s", status=504)
+        elif silent_s > _HUNG_UP_S and self._client.has_hung_up():
+            return failed("the code hung up before the response came")
         if now > self._ends_at:
             return failed(f"the connection lasted longer than {self._longest_s:g} s")
         if self._head_by and now > self._head_by:
@@ -138,6 +155,10 @@ class Watched:
         self.received = 0
         self.end = stream.end
         self.close = stream.close
+
+    def expect_silence(self) -> None:
+        """From here on until the exchange is over."""
+        self._connection.is_open_ended = True
 
     async def read(self) -> bytes:
         data = await self._stream.read()

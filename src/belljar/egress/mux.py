@@ -91,6 +91,9 @@ class Lane:
             self._wire.post(CLOSE, self._number)
             self._settle()
 
+    def has_hung_up(self) -> bool:
+        return self.last_came or self.is_over
+
     def close(self) -> None:
         """What was written still arrives. A guest that goes on sending is reset."""
         self._abandoned = True

@@ -17,7 +17,7 @@ from .limits import LONGEST_WAIT_S, Bytes, Connection, Limits, Pace, Turns, Watc
 from .refusal import Refusal, failed, refused
 from .resolving import Resolver
 from .secrets import Keeper
-from .streams import Stream, Tcp
+from .streams import ClientStream, Stream, Tcp
 from .targets import Target, denied
 
 _LOOKUPS = 4
@@ -124,8 +124,8 @@ class Outlet:
             await self._knocks.wait()
         await self._settled()
 
-    def begin(self, stream: Stream, door: Door) -> Connection:
-        connection = Connection(self._limits)
+    def begin(self, stream: ClientStream, door: Door) -> Connection:
+        connection = Connection(self._limits, stream)
         self._connections.add(connection)
         connection.task = asyncio.create_task(self._serve(connection, stream, door))
         # A task that is cancelled before its first step runs no `finally` of its own.

@@ -25,6 +25,11 @@ from .targets import Target
 
 _LINGER_S = 2.0
 _LINGER_BYTES = 1 << 20
+_TOO_LATE = 504
+_NO_HTTP2 = (
+    "the gateway speaks HTTP/1.1 with code, not HTTP/2; clients that speak nothing else, such as "
+    "gRPC, need a rule with inspect=False"
+)
 
 
 class Way(NamedTuple):
@@ -91,7 +96,10 @@ class Relay:
                     attempt.ended(failed(f"the gateway failed ({type(error).__name__})"))
                     return None
                 except asyncio.CancelledError:
-                    attempt.ended(self._connection.why_cut or failed("the sandbox ended"))
+                    why = self._connection.why_cut or failed("the sandbox ended")
+                    attempt.ended(why)
+                    if why.status == _TOO_LATE:
+                        await self._answer_refusal(why)
                     raise
         except OSError:
             return None
@@ -121,6 +129,12 @@ class Relay:
         if self._fixed:
             attempt.host, attempt.port = self._fixed
         self._count()
+        if self._client.begins_http2():
+            refusal = blocked(_NO_HTTP2, status=505)
+            attempt.ended(refusal)
+            await self._say(http.http2_refusal(refusal))
+            await self._linger()
+            return
         why = http.without_quotes(error)
         refusal = blocked(f"not a proper HTTP/1.1 request ({why})", status=400)
         attempt.ended(refusal)
@@ -183,6 +197,7 @@ class Relay:
                 attempt.bytes_received = upstream.meter.received - received
         finally:
             self._connection.target, self._connection.asked = None, (None, None)
+            self._connection.is_open_ended = False
         attempt.allowed()
         if switched:
             return False
@@ -267,7 +282,7 @@ class Relay:
     async def _reach(self, target: Target, attempt: Attempt) -> Upstream:
         """The connection to it that is there, or a new one."""
         known = self._upstream
-        if known and known.target == target and known.tcp.is_quiet():
+        if known and known.target == target and known.is_quiet():
             attempt.address = known.address
             return known
         self._drop_upstream()
@@ -295,8 +310,12 @@ class Relay:
 
     async def _refuse(self, refusal: Refusal) -> None:
         """Says why if that can still be said."""
+        if await self._answer_refusal(refusal):
+            await self._linger()
+
+    async def _answer_refusal(self, refusal: Refusal) -> bool:
         if self._exchange and self._exchange.has_begun_to_answer:
-            return
+            return False
         response, body = http.refusal_answer(refusal)
         state = self._client.state
         try:
@@ -304,11 +323,14 @@ class Relay:
             data += state.send(h11.Data(data=body)) or b""
             data += state.send(h11.EndOfMessage()) or b""
         except h11.LocalProtocolError:
-            return
+            return False
+        await self._say(data)
+        return True
+
+    async def _say(self, data: bytes) -> None:
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(_LINGER_S):
                 await self._client.stream.write(data)
-        await self._linger()
 
     async def _linger(self) -> None:
         """What the client is sending is read for a moment: an answer that meets unread bytes is

@@ -22,11 +22,12 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from urllib.parse import quote, quote_plus
 
+from belljar.egress.escapes import undone
 from belljar.egress.refusal import Refusal, blocked
 from belljar.egress.scrubbing import Headers, Incoming
 from belljar.egress.spellings import Spellings, Stream, exact, resizes, spellings
 from belljar.errors import InvalidRequest
-from belljar.network import MOST_SECRETS, Secret
+from belljar.network import MOST_SECRETS, SHORTEST_SECRET, Secret
 
 LONGEST_SECRET = 4096
 """It has to fit a header."""
@@ -37,7 +38,9 @@ _ALPHABET = (string.ascii_letters + string.digits).encode()
 _LETTERS = bytes(_ALPHABET[byte % len(_ALPHABET)] for byte in range(256))
 _UNEVEN = bytes(range(256 - 256 % len(_ALPHABET), 256))
 """With these some letters would come more often than others."""
-_DROPPED = frozenset((b"range", b"if-range", b"accept-encoding", b"te"))
+_DROPPED = frozenset(
+    (b"range", b"if-range", b"request-range", b"x-ms-range", b"accept-encoding", b"te")
+)
 """Of requests to hosts with secrets: a part of an answer could begin within the value."""
 
 
@@ -100,6 +103,11 @@ def hold(secrets: Mapping[str, Secret]) -> tuple[Held, ...]:
             raise InvalidRequest(f"secrets: {variable} has more than {LONGEST_SECRET:,} characters")
         if value != value.strip():
             raise InvalidRequest(f"secrets: {variable} begins or ends with a space")
+        if len(undone(undone(value.encode()))) < SHORTEST_SECRET:
+            raise InvalidRequest(
+                f"secrets: {variable} consists of escapes for fewer than {SHORTEST_SECRET} "
+                "characters; in what a host answers it could not be told from other text"
+            )
         held.append(
             Held(
                 variable=variable,

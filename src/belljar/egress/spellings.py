@@ -1,399 +1,422 @@
 """Finding a text in a stream in any of its usual spellings, and putting another in its place.
 
-The spellings of a text: as it is in either case, each character also as %41, %2541, \\u0041, \\x41
-or, unless it is a plain one, as an HTML entity; in hexadecimal; in base64, wherever in the encoded
-bytes it begins, also with line breaks; in UTF-16. A stream may come in any pieces, the outcome is
-the same, and no more is held back than what may be the beginning of a find; or, where that would
-tell what is looked for, of any.
+The data is read as it is, with its escapes undone, and with the escapes undone that are in that
+(`escapes`). In each reading the text is looked for in any letter case, in hexadecimal and in base64
+(wherever in the encoded bytes it begins, also across line breaks); in the data itself also in
+UTF-16. A stream may come in any pieces, the outcome is the same.
+
+The work for each byte is bounded, whatever the text: a few of its bytes are searched for, and where
+they are found the whole is compared at once, which takes as long for nearly as for not at all:
+whoever chooses the data would hear a walk. For the same reason what waits for more data says
+nothing about the text.
 """
 
 from __future__ import annotations
 
+import base64
+import html
+import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from functools import cached_property
+from heapq import heappop, heappush
+from typing import NamedTuple
+from urllib.parse import quote, quote_plus
 
-Element = tuple[bytes, ...]
-"""The ways to write one position, the longest first."""
+from belljar.egress.escapes import ESCAPE, LONGEST_ESCAPE, PLAIN, Reading, Spans, like, undone
 
-_HEAD = 8
-"""Positions that a regular expression looks for; the rest is compared after."""
-_FARTHEST = 32
-_PLAIN = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
-_ENTITIES = {
-    b"&": b"&amp;",
-    b"<": b"&lt;",
-    b">": b"&gt;",
-    b'"': b"&quot;",
-    b"'": b"&apos;",
-}
-_NAMED = {entity[1:-1]: character for character, entity in _ENTITIES.items()}
-_ESCAPE = re.compile(
-    rb"(?:%%(?:25){0,2}|\\{1,2}(?:u00|x))([0-9a-f]{2})|&#x([0-9a-f]{2});|&#([0-9]{1,3});|"
-    rb"&(%b);|\\{1,3}([^\\])" % b"|".join(_NAMED)
-)
-"""Any of a character's ways below, in lower case."""
-_BEFORE_DIGITS = (b"%", b"%25", b"%2525", b"\\u00", b"\\\\u00", b"\\x", b"\\\\x")
-_ESCAPED = {b"/": b"\\/", b"'": b"\\'", b'"': b'\\"', b"\\": b"\\\\", b" ": b"+"}
+_READINGS = 3
+_ANCHOR = 8
+"""Bytes of a form that are searched for; the whole is compared where they are."""
+_MOST_ANCHORS = 24
+_LEAST_DIFFERENT = 4
+_SHORTEST = 8
+_STRETCH = 8
+"""A spelling with more bytes than this for each character of the text is not found."""
+_SMALL_WINDOW = 1024
+_MOST_INDENTED = 16
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_VALUE = {letter: value for value, letter in enumerate(_BASE64)}
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
-_STANDARD = bytes.maketrans(b"-_", b"+/")
-_NOTHING = b"(?!)"  # matches nowhere
-_BREAKS = (b"\n", b"\r\n", b"\\n")
 _LETTER = rb"[A-Za-z0-9+/_-]"
+_OPEN_ESCAPES = (
+    b"% %2 %4 %25 %252 %254 \\ \\x \\x4 \\u \\u0 \\u00 \\u004 \\u{ \\u{4 "
+    b"& &# &#4 &#1 &#11 &#x &#x4".split()
+)
 _APART = re.compile(
-    rb"[^\x20-\x7e\0\r\n]|(?<!%b)(?<!\r)\n|(?<!%b)\r\n|\n(?!%b|\Z)|\r(?!\n|\Z)"
-    % (_LETTER, _LETTER, _LETTER)
+    # One set of first bytes, as in escapes.ESCAPE.
+    rb"[^\t\x20-\x7e\0](?:(?<![\r\n])|(?<=\r)(?!\n|\Z)|(?<=\n)(?:"
+    rb"(?<!%b\n)(?<!\r\n)|(?<=\r\n)(?<!%b\r\n)|(?![ \t]{0,%d}(?:%b|\Z))))"
+    % (_LETTER, _LETTER, _MOST_INDENTED, _LETTER)
 )
 """What no spelling of any text goes across: line breaks are between letters of base64 only."""
 
 
+class Unit(NamedTuple):
+    """What one byte of a reading was read from."""
+
+    gap: bytes
+    """In front of it, not read."""
+    piece: bytes
+
+
+_NONE = Unit(b"", b"")
+Put = Callable[[Sequence[Unit]], bytes] | bytes
+
+
 class Form:
-    """One spelling: its positions, and what to write for what was found at each of them."""
+    """One spelling in one reading, and what to write instead of what it was read from."""
 
     def __init__(
         self,
-        elements: Sequence[Element],
-        put: Callable[[Sequence[bytes]], bytes],
+        needle: bytes,
+        put: Put,
         *,
-        differs: Callable[[bytes], bool] | None = None,
+        view: str = "text",
+        reading: int = 0,
+        lead: bool = False,
+        trail: bool = False,
+        swallowed: bytes = b"",
+        longest_bytes: int | None = None,
     ) -> None:
-        """`differs` says of bytes, as many as a form can have, that they do not begin with it, and
-        takes as long for nearly as for not at all: whoever chooses the data would hear a walk."""
-        self.elements = tuple(elements)
+        """`view`: as in Reading.seen. `lead` and `trail`: a letter at each end that has bits
+        of something else in it, too. `swallowed`: what must stand in the data before the find,
+        where it is read as the end of an escape."""
+        self.needle = needle
         self.put = put
-        self.differs = differs
-        self.longest_bytes = sum(len(one[0]) for one in self.elements)
+        self.view = view
+        self.reading = reading
+        self.lead = lead
+        self.trail = trail
+        self.swallowed = swallowed
+        self.longest_bytes = longest_bytes or len(needle)
+        self._offset = _anchor(needle)
+        self.anchor = needle[self._offset : self._offset + _ANCHOR]
+        if len(set(self.anchor)) < _LEAST_DIFFERENT:  # data like it would match at every byte
+            self._offset, self.anchor = 0, needle
 
     def refusing(self, refuse: Callable[[], bytes]) -> Form:
         """The same, but a find is the end: `refuse` raises."""
-        made = Form(self.elements, lambda _: refuse())
-        made.anchor = self.anchor
+        made = copy(self)
+        made.put = lambda _: refuse()
         return made
 
+    def find(self, text: bytes, at: int) -> int:
+        while (found := text.find(self.anchor, at + self._offset)) >= 0:
+            at = found - self._offset
+            if text.startswith(self.needle, at):
+                return at
+            at += 1
+        return -1
+
+
+class _Hit(NamedTuple):
+    """In the order in which they count: of those that begin at one place the longest, then the
+    first."""
+
+    start: int
+    negative_end: int
+    order: int
+    core: int
+    """Where in its reading the needle is; a letter of `lead` is in front of that."""
+    units: range
+
+
+class _Scan:
+    """One piece of data, all of whose readings are searched."""
+
+    def __init__(self, spellings: Spellings, data: bytes) -> None:
+        self._forms = spellings.forms
+        self._groups = spellings.groups
+        self._data = data
+        self._window_bytes = spellings.window_bytes
+        self._texts: dict[tuple[int, str], bytes] = {}
+        self._readings = [Reading(data)]
+        while len(self._readings) < _READINGS:
+            further = self._readings[-1].undone
+            if further is self._readings[-1]:
+                break
+            self._readings.append(further)
+
+    def first_hits(self) -> Iterator[_Hit]:
+        for place, anchors in self._groups.items():
+            reading, view = place
+            if reading < len(self._readings):
+                text = self._texts[place] = self._readings[reading].seen(view)
+                for order, anchor in anchors:
+                    # Of nearly all data this is all that is asked.
+                    if anchor in text and (hit := self.hit(order, 0)):
+                        yield hit
+
+    def hit(self, order: int, at: int) -> _Hit | None:
+        """The first one of a form that begins at `at`, in the data, or later."""
+        form = self._forms[order]
+        text = self._texts[form.reading, form.view]
+        index = 0
+        if at or (index := form.find(text, 0)) >= 0:  # positions are dear, and finds are rare
+            starts, ends = self._spans(form)
+            index = max(index, bisect_left(starts, at))
+            while (index := form.find(text, index)) >= 0:
+                if hit := self._judged(order, text, (starts, ends), index, at):
+                    return hit
+                index += 1
+        return None
+
+    def units(self, hit: _Hit) -> list[Unit]:
+        """One for each letter of the form; where one at an end is missing, an empty one."""
+        form = self._forms[hit.order]
+        starts, ends = self._spans(form)
+        data, before = self._data, starts[hit.units.start]
+        units = [_NONE] if form.lead and hit.units.start == hit.core else []
+        for index in hit.units:
+            units.append(Unit(data[before : starts[index]], data[starts[index] : ends[index]]))
+            before = ends[index]
+        if form.trail and hit.units.stop == hit.core + len(form.needle):
+            units.append(_NONE)
+        return units
+
+    def _judged(self, order: int, text: bytes, spans: Spans, index: int, at: int) -> _Hit | None:
+        form, (starts, ends) = self._forms[order], spans
+        first, last = index, index + len(form.needle) - 1
+        if form.lead and index and text[index - 1] in _BASE64 and starts[index - 1] >= at:
+            first = index - 1
+        start, end = starts[first], ends[last]
+        if form.swallowed:
+            before, start = start, start - len(form.swallowed)
+            if start < at or self._data[start:before].lower() != form.swallowed:
+                return None
+        if not self._is_one(start, end):
+            return None
+        further = last + 1
+        has_trail = form.trail and further < len(text) and text[further] in _BASE64
+        if has_trail and self._is_one(start, ends[further]):
+            last, end = further, ends[further]
+        return _Hit(start, -end, order, index, range(first, last + 1))
+
+    def _is_one(self, start: int, end: int) -> bool:
+        """Whether a stream would never have been cut in it."""
+        if end - start > self._window_bytes:
+            return False
+        return bisect_right(self._apart, start) == bisect_left(self._apart, end)
+
     @cached_property
-    def anchor(self) -> Anchor:
-        return Anchor(self.elements)
+    def _apart(self) -> list[int]:
+        return [apart.end() for apart in _APART.finditer(self._data)]
 
-
-class Anchor:
-    """Where a form may begin, found fast: by a few of its positions, the first of them with one
-    way to write it if possible, for which regular expressions are many times faster."""
-
-    def __init__(self, elements: Sequence[Element]) -> None:
-        simple = [tuple(one for one in element if len(one) == 1) for element in elements]
-        several = {one for element in elements for one in element if len(one) > 1}
-        broken = bool(several) and all(one.startswith(_BREAKS) for one in several)
-        # In base64 a line break may be between the first two characters, and between any later.
-        skippable = 2 if broken else min(_FARTHEST, max(1, len(simple) - _HEAD))
-        skipped = next((i for i in range(skippable) if len(simple[i]) == 1), 0)
-        self._backwards = range(-3 if broken and skipped else -skipped, 1 - skipped)
-        after = elements if broken else simple
-        self._head = _compiled([simple[skipped], *after[skipped + 1 : skipped + _HEAD]])
-        self._first_few = elements[:_HEAD]
-        self._escapes = [] if broken else sorted(several)
-        longest = sum(len(element[0]) for element in elements[:_HEAD])
-        self.reach_bytes = max(skipped + _HEAD, longest)
-        """So much of a form makes sure that it is found."""
-
-    def starts(self, data: bytes) -> list[int]:
-        found = []
-        match = self._head.search(data)
-        while match:
-            found += [match.start() + back for back in self._backwards]
-            # Overlapping ones too: `aaab` begins at the second character of `aaaab`.
-            match = self._head.search(data, match.start() + 1)
-        # Few texts have any character of the form escaped in them; only those take longer.
-        if any(first in data and escape.search(data) for first, escape in self._escaping):
-            match = self._escaped.search(data)
-            while match:
-                found.append(match.start())
-                match = self._escaped.search(data, match.start() + 1)
-        return found
-
-    @cached_property
-    def _escaping(self) -> list[tuple[bytes, re.Pattern[bytes]]]:
-        firsts = sorted({one[:1] for one in self._escapes})
-        return [
-            (first, _compiled([(first,), _element(o[1:] for o in self._escapes if o[:1] == first)]))
-            for first in firsts
-        ]
-
-    @cached_property
-    def _escaped(self) -> re.Pattern[bytes]:
-        return _compiled(self._first_few)
+    def _spans(self, form: Form) -> Spans:
+        reading = self._readings[form.reading]
+        return reading.letter_spans if form.view == "letters" else reading.spans
 
 
 class Spellings:
-    """Several forms at once. Where more than one begins, the longest is taken, else the first."""
+    """Several forms at once."""
 
     def __init__(self, forms: Iterable[Form]) -> None:
-        self._forms = tuple(forms)
-        self._by_first: dict[int, list[Form]] = {}
-        for form in self._forms:
-            for first in {one[0] for one in form.elements[0]}:
-                self._by_first.setdefault(first, []).append(form)
-        beginnings = b"|".join(_beginning(form.elements) for form in self._forms)
-        self._beginnings = re.compile(b"(?=" + beginnings + b")", re.DOTALL)
-        self._reach_bytes = max((form.anchor.reach_bytes for form in self._forms), default=0)
-        self._longest_bytes = max((form.longest_bytes for form in self._forms), default=0)
+        self.forms = tuple(forms)
+        self.groups: dict[tuple[int, str], list[tuple[int, bytes]]] = {}
+        """Where to look, and for what of which form."""
+        for order, form in enumerate(self.forms):
+            self.groups.setdefault((form.reading, form.view), []).append((order, form.anchor))
+        self.window_bytes = max((form.longest_bytes for form in self.forms), default=0)
+        """No spelling is longer."""
+        self._shortest = min((len(form.needle) for form in self.forms), default=0)
 
     def replace(self, data: bytes) -> bytes:
         """In something that is whole."""
-        return self.advance(data, last=True)[0]
+        return self.advance(data, until=len(data))[0]
 
     def occur(self, data: bytes) -> bool:
-        starts = self._starts(data, last=True)
-        return any(self._judge(data, at, last=True, whole=True)[0] for at in starts)
+        return self._is_possible(data) and any(_Scan(self, data).first_hits())
 
-    def advance(self, data: bytes, *, last: bool, until: int | None = None) -> tuple[bytes, bytes]:
-        """What can be passed on, and what must wait for more: nothing if this is the `last`. What
-        begins at `until` or later waits in any case."""
+    def advance(self, data: bytes, *, until: int) -> tuple[bytes, bytes]:
+        """What can be passed on, and what must wait: what begins at `until` or later."""
+        if not self._is_possible(data):
+            return data[:until], data[until:]
+        scan = _Scan(self, data)
+        hits = sorted(scan.first_hits())
         done: list[bytes] = []
-        evenly = until is not None
-        at, until = 0, len(data) if until is None else until
-        for start in self._starts(data, last=last):
-            if start >= until:
-                break
-            if start < at:
-                continue
-            end, best = self._judge(data, start, last=last, whole=last or evenly)
-            if best is not None:
-                form, pieces = best
-                done += [data[at:start], form.put(pieces)]
-                at = end
-            elif end:
-                done.append(data[at:start])
-                return b"".join(done), data[start:]
+        at = 0
+        while hits and hits[0].start < until:
+            hit = heappop(hits)
+            if hit.start >= at:
+                put = self.forms[hit.order].put
+                written = put if isinstance(put, bytes) else put(scan.units(hit))
+                done += [data[at : hit.start], written]
+                at = -hit.negative_end
+            if further := scan.hit(hit.order, at):
+                heappush(hits, further)
         until = max(at, until)
         done.append(data[at:until])
         return b"".join(done), data[until:]
 
-    def undecided(self, data: bytes) -> int:
-        """From where on a spelling of any text as long as these could go on behind the data."""
-        first = max(0, len(data) - self._longest_bytes)
-        for apart in _APART.finditer(data, first):
-            first = apart.end()
-        return first
-
-    def _starts(self, data: bytes, *, last: bool) -> list[int]:
-        """Where one may begin, in ascending order."""
-        found = {start for form in self._forms for start in form.anchor.starts(data) if start >= 0}
-        if not last and self._forms:
-            # Near the end there may be too little of one to be found by.
-            tail = max(0, len(data) - self._reach_bytes)
-            found.update(match.start() for match in self._beginnings.finditer(data, tail))
-        return sorted(found)
-
-    def _judge(
-        self, data: bytes, start: int, *, last: bool, whole: bool
-    ) -> tuple[int, tuple[Form, list[bytes]] | None]:
-        """Where it ends, and what it is; (len(data), None): that is not known yet; (0, None).
-        `whole`: that will be known, for what begins there does not go on behind the data."""
-        best: tuple[int, tuple[Form, list[bytes]] | None] = 0, None
-        for form in self._by_first.get(data[start], ()):
-            window = data[start : start + form.longest_bytes]
-            if whole and form.differs and form.differs(window):
-                continue
-            end, pieces = _walk(form, data, start, last=last)
-            if end and pieces is None:
-                return end, None
-            if pieces is not None and end > best[0]:
-                best = end, (form, pieces)
-        return best
+    def _is_possible(self, data: bytes) -> bool:
+        return bool(self.forms) and len(data) >= self._shortest
 
 
 class Stream:
-    """A replacement in something that comes in pieces. `evenly`: what waits for the next piece says
-    nothing about the text that is looked for; else it is only what may be its beginning, and
-    whoever can choose the data finds the text out, character by character."""
+    """A replacement in something that comes in pieces."""
 
-    def __init__(self, spellings: Spellings, *, evenly: bool = False) -> None:
+    def __init__(self, spellings: Spellings) -> None:
         self._spellings = spellings
-        self._evenly = evenly
         self._waiting = b""
 
     def feed(self, data: bytes) -> bytes:
-        data = self._waiting + data
-        until = self._spellings.undecided(data) if self._evenly else None
-        done, self._waiting = self._spellings.advance(data, last=False, until=until)
+        if not self._spellings.window_bytes:
+            return data
+        known, data = len(self._waiting), self._waiting + data
+        until = self._decided(data, known)
+        done, self._waiting = self._spellings.advance(data, until=until) if until else (b"", data)
         return done
 
     def finish(self) -> bytes:
-        done, self._waiting = self._spellings.advance(self._waiting, last=True)
+        done, self._waiting = self._spellings.replace(self._waiting), b""
         return done
+
+    def _decided(self, data: bytes, known: int) -> int:
+        """Until where no spelling of any text as long as these goes on behind the data. Of it
+        `known` bytes were looked at before."""
+        window = self._spellings.window_bytes
+        cut = 0
+        for apart in _APART.finditer(data, max(0, known - _MOST_INDENTED - 2, len(data) - window)):
+            cut = apart.end()
+        # A long window is not gone through again for each byte that comes.
+        quantum = 1 if window <= _SMALL_WINDOW else window // 2
+        if len(data) - window < cut + quantum:
+            return cut
+        until = len(data) - window
+        near = max(0, until - LONGEST_ESCAPE), until + LONGEST_ESCAPE
+        for escape in ESCAPE.finditer(data, *near):
+            if escape.start() < until < escape.end():
+                return escape.start()
+        return until
 
 
 def resizes(text: bytes) -> bool:
     """Whether a find can be replaced by something of another length."""
-    return any(byte not in _PLAIN for byte in text)
+    return any(byte not in PLAIN for byte in text)
 
 
 def spellings(text: bytes, instead: bytes) -> list[Form]:
     """Every usual way to write `text`; in its place `instead`, as long as it, in the same way."""
     assert len(text) == len(instead)
-    forms = [exact(text, instead), _mixed(text, instead), _hexadecimal(text, instead)]
-    forms += [_base64(text, instead, before) for before in range(3)]
-    # Both byte orders: what begins with a byte of zero is the same from the second on.
-    forms.append(exact(_wide(text), _wide(instead)))
+    forms = [exact(text, instead), _wide(text, instead)]
+    for reading in range(_READINGS):
+        forms += _texts(text, instead, reading)
+        forms.append(_written(text.hex().encode(), instead.hex().encode(), reading))
+        forms += [_base64(text, instead, before, reading) for before in range(3)]
+    if undone(text) != text:  # its own escapes would be undone with those of a spelling
+        shown = text.decode()
+        ways = {quote(text, safe=""), quote(text), quote_plus(text), json.dumps(shown)[1:-1]}
+        forms += [_whole(way.encode(), instead) for way in sorted(ways | {html.escape(shown)})]
+    for form in forms:
+        form.longest_bytes = _STRETCH * len(text)
     return forms
 
 
 def exact(text: bytes, instead: bytes) -> Form:
-    elements = [(bytes([byte]),) for byte in text]
-    return Form(elements, lambda _: instead, differs=lambda window: window != text)
+    return Form(text, instead)
 
 
-def _walk(form: Form, data: bytes, at: int, *, last: bool) -> tuple[int, list[bytes] | None]:
-    """As `_judge`, of one form: where it ends, with what stands at each position."""
-    pieces = []
-    for element in form.elements:
-        if not last and len(data) - at < len(element[0]):
-            rest = data[at:]
-            if any(len(one) > len(rest) and one.startswith(rest) for one in element):
-                return len(data), None
-        for one in element:
-            if data.startswith(one, at):
-                pieces.append(one)
-                at += len(one)
-                break
-        else:
-            return 0, None
-    return at, pieces
+def _wide(text: bytes, instead: bytes) -> Form:
+    return Form(_in_utf_16(text.lower()), _in_utf_16(instead), view="lower")
 
 
-def _beginning(elements: Sequence[Element]) -> bytes:
-    """The first two positions, or what the end of the data leaves of them."""
-    first, second = elements[0], (*elements[1:2], (b"",))[0]
-    cut_first, cut_second = (
-        b"(?:%s)\\Z" % _alternatives(one[:n] for one in element for n in range(least, len(one)))
-        for element, least in ((first, 1), (second, 0))
-    )
-    return b"%s(?:%s|%s)|%s" % (_pattern(first), _pattern(second), cut_second, cut_first)
+def _in_utf_16(text: bytes) -> bytes:
+    """By hand: the gateway opens no file later on, not even for a codec. For both byte orders: what
+    begins with a byte of zero is the same from the second on."""
+    made = bytearray(2 * len(text) - 1)
+    made[::2] = text
+    return bytes(made)
 
 
-def _alternatives(texts: Iterable[bytes]) -> bytes:
-    known = _element(texts)
-    return b"|".join(re.escape(one) for one in known) if known else _NOTHING
+def _texts(text: bytes, instead: bytes, reading: int) -> list[Form]:
+    # What looks like escapes in it may be undone as well, here or by the host.
+    once = undone(text)
+    reads = [one for one in dict.fromkeys((text, once, undone(once))) if len(one) >= _SHORTEST]
+    return [
+        _written(read, instead, reading, start)
+        for read in reads
+        for start in (0, *(_swallowed_first(read) if reading else ()))
+    ]
 
 
-def _compiled(elements: Iterable[Element]) -> re.Pattern[bytes]:
-    return re.compile(b"".join(_pattern(element) for element in elements), re.DOTALL)
+def _swallowed_first(text: bytes) -> list[int]:
+    """How many of its first bytes would be read as the end of an escape that something in front of
+    it begins; code can choose what that is where a query or a body may have a placeholder."""
+    matches = [(len(one), ESCAPE.match(one + text)) for one in _OPEN_ESCAPES]
+    counts = {found.end() - begun for begun, found in matches if found}
+    return sorted(count for count in counts if 0 < count < len(text))
 
 
-def _pattern(element: Element) -> bytes:
-    if not element:
-        return b"(?!)"  # a lease without secrets: never
-    if len(element) == 1:
-        return re.escape(element[0])
-    if all(len(one) == 1 for one in element):
-        return b"[" + b"".join(re.escape(one) for one in element) + b"]"
-    return b"(?:" + _alternatives(element) + b")"
+def _written(text: bytes, instead: bytes, reading: int, start: int = 0) -> Form:
+    """What is before `start` is swallowed by an escape."""
+    swallowed = text[:start].lower()
+    if len(text) != len(instead):
+        return _folded(text[start:], instead, reading, swallowed)
+
+    def put(units: Sequence[Unit]) -> bytes:
+        pairs = zip(units, instead[start:], strict=True)
+        return instead[:start] + b"".join(like(unit.piece, byte) for unit, byte in pairs)
+
+    return _folded(text[start:], put, reading, swallowed)
 
 
-def _element(ways: Iterable[bytes]) -> Element:
-    return tuple(sorted(set(ways), key=lambda one: (-len(one), one)))
+def _whole(text: bytes, instead: bytes) -> Form:
+    return _folded(text, instead, 0)
 
 
-def _mixed(text: bytes, instead: bytes) -> Form:
-    def put(pieces: Sequence[bytes]) -> bytes:
-        return b"".join(_like(piece, byte) for piece, byte in zip(pieces, instead, strict=True))
-
-    folded = text.lower()
-
-    def differs(window: bytes) -> bool:
-        return _ESCAPE.sub(_unescaped, window.lower())[: len(text)] != folded
-
-    known = {byte: _element(_ways(bytes([byte]))) for byte in set(text)}
-    # A text with these in it can be read in several ways; it is walked along.
-    ambiguous = any(byte in text for byte in b"%\\& ")
-    return Form([known[byte] for byte in text], put, differs=None if ambiguous else differs)
+def _folded(text: bytes, put: Put, reading: int, swallowed: bytes = b"") -> Form:
+    needle, view = text.lower(), "lower"
+    if b" " in needle or b"+" in needle:  # a host may take one for the other
+        needle, view = needle.replace(b"+", b" "), "spaced"
+    return Form(needle, put, view=view, reading=reading, swallowed=swallowed)
 
 
-def _unescaped(escape: re.Match[bytes]) -> bytes:
-    number, hexadecimal, decimal, name, character = escape.groups()
-    if number or hexadecimal:
-        return bytes([int(number or hexadecimal, 16)]).lower()
-    if decimal:
-        return bytes([int(decimal) & 255]).lower()
-    return _NAMED[name] if name else character
-
-
-def _ways(character: bytes) -> list[bytes]:
-    ways = [character, character.lower(), character.upper()]
-    code = character.hex().encode()
-    for digits in (code, code.upper()):
-        ways += [before + digits for before in _BEFORE_DIGITS]
-    if character not in _PLAIN:
-        number = b"%d" % ord(character)
-        ways += [b"&#" + number + b";", b"&#x" + code + b";", b"&#x" + code.upper() + b";"]
-    ways += [table[character] for table in (_ENTITIES, _ESCAPED) if character in table]
-    if (once := _ESCAPED.get(character, b"")).startswith(b"\\"):  # JSON within JSON
-        ways += [b"\\" + once, b"\\\\" + once]
-    return ways
-
-
-def _like(piece: bytes, byte: int) -> bytes:
-    """A plain character, written as `piece` is."""
-    return piece[:-2] + b"%02X" % byte if piece[:-2] in _BEFORE_DIGITS else bytes([byte])
-
-
-def _hexadecimal(text: bytes, instead: bytes) -> Form:
-    digits = text.hex().encode()
-    elements = tuple(
-        _element((digits[i : i + 1], digits[i : i + 1].upper())) for i in range(len(digits))
-    )
-    return Form(
-        elements,
-        lambda _: instead.hex().encode(),
-        differs=lambda window: window.lower() != digits,
-    )
-
-
-def _wide(text: bytes) -> bytes:
-    # By hand: the gateway opens no file later on, not even for a codec.
-    return b"\0".join(bytes([byte]) for byte in text)
-
-
-def _base64(text: bytes, instead: bytes, before: int) -> Form:
+def _base64(text: bytes, instead: bytes, before: int, reading: int) -> Form:
     """As it is when so many bytes of something else stand before it in a group of three. The
-    characters at its ends also have bits of what is around it, which are kept."""
+    letters at its ends also have bits of what is around it, which are kept."""
     first_bit, end_bit = 8 * before, 8 * (before + len(text))
-    shifted = int.from_bytes(text, "big") << (-end_bit % 6)
-    other = int.from_bytes(instead, "big") << (-end_bit % 6)
-    start, end = first_bit // 6, -(-end_bit // 6)
-    elements: list[Element] = []
-    marks: list[tuple[int, int]] = []
-    for index in range(start, end):
-        shift = 6 * (end - 1 - index)
-        foreign = 0
-        if index == start:
-            foreign |= (0x3F << (6 - first_bit % 6)) & 0x3F if first_bit % 6 else 0
-        if index == end - 1:
-            foreign |= (1 << (-end_bit % 6)) - 1
-        bits = (shifted >> shift) & 0x3F & ~foreign
-        marks.append((foreign, (other >> shift) & 0x3F & ~foreign))
-        values = range(64) if foreign else [bits]
-        letters = [_BASE64[v : v + 1] for v in values if v & ~foreign & 0x3F == bits]
-        letters += [letter.translate(_URL_SAFE) for letter in letters]
-        if index > start:
-            letters += [line + letter for line in _BREAKS for letter in letters]
-        elements.append(_element(letters))
+    own = slice(first_bit // 6, -(-end_bit // 6))
+    letters, others = (base64.b64encode(bytes(before) + one)[own] for one in (text, instead))
+    foreign = [0] * len(letters)
+    if lead := first_bit % 6:
+        foreign[0] = (63 << (6 - lead)) & 63
+    if trail := end_bit % 6:
+        foreign[-1] = 63 >> trail
 
-    def put(pieces: Sequence[bytes]) -> bytes:
+    def put(units: Sequence[Unit]) -> bytes:
+        url_safe = any(unit.piece in (b"-", b"_") for unit in units)
         done = []
-        for piece, (foreign, bits) in zip(pieces, marks, strict=True):
-            value = _BASE64.index(piece[-1:].translate(_STANDARD)) & foreign | bits
-            done.append(piece[:-1] + _BASE64[value : value + 1])
-        written = b"".join(done)
-        url_safe = any(piece[-1:] in (b"-", b"_") for piece in pieces)
-        return written.translate(_URL_SAFE) if url_safe else written
+        for unit, letter, kept in zip(units, others, foreign, strict=True):
+            if unit is not _NONE:
+                if kept:
+                    letter = _BASE64[_VALUE[letter] & ~kept | _sextet(unit.piece) & kept]
+                if url_safe:
+                    letter = _URL_SAFE[letter]
+                # As long as before: most decoders pass over spaces.
+                done.append(unit.gap + like(unit.piece, letter).ljust(len(unit.piece)))
+        return b"".join(done)
 
-    plain = bytes(_BASE64[(shifted >> 6 * (end - 1 - i)) & 0x3F] for i in range(start, end))
-    ends = slice(1 if marks[0][0] else 0, -1 if marks[-1][0] else None)
+    return Form(
+        letters[bool(lead) : len(letters) - bool(trail)],
+        put,
+        view="letters",
+        reading=reading,
+        lead=bool(lead),
+        trail=bool(trail),
+    )
 
-    def differs(window: bytes) -> bool:
-        letters = window.replace(b"\\n", b"").translate(_STANDARD, b"\r\n")
-        return letters[: len(plain)][ends] != plain[ends]
 
-    return Form(elements, put, differs=differs)
+def _sextet(piece: bytes) -> int:
+    (letter,) = Reading(undone(undone(piece))).seen("letters")
+    return _VALUE[letter]
+
+
+def _anchor(needle: bytes) -> int:
+    """Where the few bytes begin that are searched for: the more of them differ, the fewer places
+    look like it; of equally good ones the last, since keys of one kind begin alike."""
+    last = max(0, len(needle) - _ANCHOR)
+    near = range(max(0, last - _MOST_ANCHORS), last + 1)
+    return max(near, key=lambda at: (len(set(needle[at : at + _ANCHOR])), at))

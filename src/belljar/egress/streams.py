@@ -12,6 +12,9 @@ from typing import Protocol
 PIECE_BYTES = 65_536
 _SEND_BUFFER_BYTES = 262_144
 _PIECES_IN_A_ROW = 4
+_KEEPALIVE_S = 120
+_HUNG_UP = frozenset((7, 8, 9, 11))
+"""Of the kernel's states of TCP: CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING."""
 
 
 class Stream(Protocol):
@@ -28,6 +31,13 @@ class Stream(Protocol):
         """At once, in both directions."""
 
 
+class ClientStream(Stream, Protocol):
+    """As the code has it, with nothing on top."""
+
+    def has_hung_up(self) -> bool:
+        """Whether the code has closed its side; there may be more to read."""
+
+
 class Tcp:
     """A connected socket, closed by `close`."""
 
@@ -37,6 +47,9 @@ class Tcp:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         if connected.family != socket.AF_UNIX:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # A stream may be silent for hours, and the machine behind it be gone meanwhile.
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S)
         self.socket = connected
         self._loop = asyncio.get_running_loop()
         self._pieces = 0
@@ -55,6 +68,15 @@ class Tcp:
 
     def close(self) -> None:
         self.socket.close()
+
+    def has_hung_up(self) -> bool:
+        # Not by looking for the end: what was sent before it may still be unread, and with TLS
+        # something always is.
+        try:
+            state = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+        except OSError:
+            return False
+        return state in _HUNG_UP
 
     def is_quiet(self) -> bool:
         """Whether the other side has neither spoken nor gone."""

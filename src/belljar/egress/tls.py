@@ -55,6 +55,10 @@ class Tls:
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 return b""
 
+    def has_unread(self) -> bool:
+        """Whether something came that nobody has read yet."""
+        return bool(self._in.pending or self._tls.pending())
+
     async def write(self, data: bytes) -> None:
         view = memoryview(data)
         while view:

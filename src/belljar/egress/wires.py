@@ -14,7 +14,7 @@ from belljar.engines.linux.wait import readable
 from . import burning, mux
 from .doors import DOORS
 from .outlet import Door, Outlet
-from .streams import Stream, Tcp
+from .streams import ClientStream, Tcp
 
 _WITHOUT_DESCRIPTORS_S = 0.2
 _FIRST_BYTES = 65_536
@@ -68,7 +68,7 @@ async def _accept(outlet: Outlet, listener: socket.socket, door: Door) -> None:
 
 
 async def _share(outlet: Outlet, wire: socket.socket, first: bytes) -> None:
-    async def opened(lane: Stream, door: int) -> None:
+    async def opened(lane: ClientStream, door: int) -> None:
         await outlet.knock()
         outlet.begin(lane, DOORS[door])
 

@@ -8,12 +8,13 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from belljar.network import Allow
 from tests.world.place import World
+from tests.world.servers import Visit
 from tests.world.ways import PATIENCE_S, Gate, Way, ended, eventually, resident_bytes
 
 HOST = "api.example.com"
@@ -104,8 +105,74 @@ def test_a_trickle(way: Way, bystander: Way) -> None:
 
 
 def test_servers_that_do_not_answer(way: Way, bystander: Way) -> None:
-    assert way.get(HOST, "/deaf").status in (0, 502, 504)
+    answer = way.get(HOST, "/deaf")
+    assert answer.status == 504 and b"nothing moved for 2 s" in answer.body
     way.told(lambda one: one.verdict == "failed")
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_code_that_hangs_up_frees_its_place(world: World, secure: bool) -> None:
+    """At once, though the host may take its time to answer."""
+    with (
+        Gate(world, network_connections=1, network_idle_s=3600) as gate,
+        gate.open(Allow(HOST)) as way,
+    ):
+        connection: socket.socket = way.secure(f"{HOST}:443") if secure else way.dial()
+        path = "/deaf" if secure else f"http://{HOST}/deaf"
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+        eventually(lambda: any(visit.heads for visit in world.visits))
+        assert not way.egress
+        connection.close()
+        way.told(lambda one: one.verdict == "failed" and "hung up" in one.why)
+        assert way.get(HOST).status == 200
+
+
+@pytest.fixture
+def patient(world: World) -> Iterator[Way]:
+    """Connections may last, but not be idle."""
+    with Gate(world, network_idle_s=1.0) as gate, gate.open(Allow(HOST)) as opened:
+        yield opened
+
+
+def idle_for_too_long(way: Way) -> None:
+    """When it returns, whatever moved no later than now is overdue."""
+    assert way.get(HOST, "/deaf").status == 504
+
+
+def test_a_websocket_may_be_silent(patient: Way) -> None:
+    with patient.secure(f"{HOST}:443") as connection:
+        connection.sendall(
+            f"GET /ws HTTP/1.1\r\nHost: {HOST}\r\nConnection: Upgrade\r\n"
+            "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
+        )
+        assert connection.recv(1000).startswith(b"HTTP/1.1 101")
+        idle_for_too_long(patient)
+        connection.sendall(b"\x81\x05hello")
+        assert connection.recv(100) == b"\x81\x05hello"
+
+
+def test_events_may_be_far_apart(patient: Way, world: World) -> None:
+    more = threading.Event()
+
+    async def events(_: Visit) -> AsyncIterator[bytes]:
+        yield b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: one\n\n"
+        while not more.is_set():
+            await asyncio.sleep(0.05)
+        yield b"data: two\n\n"
+
+    world.servers.raw["events"] = events
+    with patient.secure(f"{HOST}:443") as connection:
+        connection.sendall(f"GET /raw/events HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+        got = b""
+        while b"one" not in got:
+            got += connection.recv(1000)
+        idle_for_too_long(patient)
+        more.set()
+        while b"two" not in got:
+            piece = connection.recv(1000)
+            assert piece, got
+            got += piece
 
 
 def test_tiny_pieces(way: Way, bystander: Way) -> None:

@@ -178,16 +178,28 @@ def test_the_extension_was_put_where_it_belongs(blind: Way, world: World) -> Non
     assert world.visits[0].name == HOST
 
 
-def test_http_2_is_not_agreed_to(way: Way, world: World) -> None:
-    with (
-        contextlib.suppress(ssl.SSLError, OSError),
-        way.secure(f"{HOST}:443", context=careless(protocols=("h2",))) as connection,
-    ):
-        assert connection.selected_alpn_protocol() != "h2"
-        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
-        assert reply(connection).status in (0, 400, 403, 505)
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
+
+
+def test_http_2_is_refused_in_its_own_words(way: Way, world: World) -> None:
+    """At once, to clients that speak nothing else; the others speak HTTP/1.1."""
+    for secure in (True, False):
+        if secure:
+            connection: socket.socket = way.secure(
+                f"{HOST}:443", context=careless(protocols=("h2",))
+            )
+        else:
+            connection = way.dial()
+        with connection:
+            connection.sendall(PREFACE)
+            got = b""
+            with contextlib.suppress(OSError):
+                while piece := connection.recv(1000):
+                    got += piece
+        assert got[:9] == b"\0\0\0\4\0\0\0\0\0" and got[12] == 7, got
+        assert b"belljar: the gateway speaks HTTP/1.1" in got and b"inspect=False" in got
     assert not any(visit.heads for visit in world.visits)
-    way.stopped()
+    assert all("not HTTP/2" in one.why for one in way.stopped(count=2))
     context = careless(protocols=("h2", "http/1.1"))
     with way.secure(f"{HOST}:443", context=context) as connection:
         assert connection.selected_alpn_protocol() == "http/1.1"

@@ -1,0 +1,82 @@
+"""How long a connection may be silent, by what is under way on it (N1)."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from belljar.egress.limits import Connection, Limits
+from belljar.settings import Settings
+
+MINUTES = 60.0
+
+
+class Client:
+    """As far as a connection looks at it."""
+
+    is_gone = False
+
+    def has_hung_up(self) -> bool:
+        return self.is_gone
+
+    async def read(self) -> bytes:
+        return b""
+
+    async def write(self, data: bytes) -> None: ...
+
+    async def end(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client()
+
+
+@pytest.fixture
+def connection(client: Client) -> Connection:
+    """With the limits that everybody has who sets none."""
+    known = Settings()
+    limits = Limits(
+        connections=known.network_connections,
+        bytes=known.network_bytes,
+        requests_per_s=known.network_requests_per_s,
+        connection_s=known.network_connection_s,
+        idle_s=known.network_idle_s,
+    )
+    return Connection(limits, client)
+
+
+def why(connection: Connection, after_s: float) -> str:
+    refusal = connection.overdue(time.monotonic() + after_s)
+    return refusal.why if refusal else ""
+
+
+def test_a_host_may_think_for_minutes(connection: Connection) -> None:
+    connection.target = "api.example.com", 443
+    assert why(connection, 9.5 * MINUTES) == ""
+    assert "nothing moved" in why(connection, 11 * MINUTES)
+
+
+def test_where_nothing_is_asked_for_a_minute_is_enough(connection: Connection) -> None:
+    assert why(connection, 50) == ""
+    assert "nothing was asked" in why(connection, 1.5 * MINUTES)
+
+
+@pytest.mark.parametrize("kind", ["is_tunnel", "is_open_ended"])
+def test_streams_last_for_hours(connection: Connection, client: Client, kind: str) -> None:
+    connection.target = "api.example.com", 443
+    setattr(connection, kind, True)
+    assert why(connection, 8 * 60 * MINUTES) == ""
+    client.is_gone = True  # one direction; the other may go on
+    assert why(connection, 30) == ""
+    assert "hung up" in why(connection, 2 * MINUTES)
+
+
+def test_who_has_hung_up_waits_for_nothing(connection: Connection, client: Client) -> None:
+    connection.target = "api.example.com", 443
+    client.is_gone = True
+    assert why(connection, 0.5) == ""
+    assert "hung up" in why(connection, 2)
