@@ -66,7 +66,7 @@ def attempt(number: int = 1) -> Egress:
 def test_n1_an_attempt_belongs_to_the_run_under_way_and_to_who_is_not_over() -> None:
     async def main() -> None:
         book = Lines()
-        parent, branch = (Entry(book, {"tenant": "x", "sandbox": n}) for n in ("p", "b"))
+        parent, branch = (Entry(book, {}, tenant="x", sandbox=n) for n in ("p", "b"))
         out, way = outlet(parent)
         out.share()
         out.belongs(branch)
