@@ -144,6 +144,22 @@ def test_f2_servers_that_share_their_state_add_up(tmp_path: Path) -> None:
         until(lambda: execute(second, bob, "1").status == 429)
 
 
+def test_p2_turning_somebody_away_takes_little_of_the_trail(server: Served) -> None:
+    key = key_for(server, "loud", "runs_per_minute=1")
+    files = {f"{'n' * 100}{number}": "" for number in range(600)}
+    body = {"code": "1", "files": files, "inputs": files}
+    statuses = {server.ask("POST", "/v1/runs", body, key=key).status for _ in range(40)}
+    assert 429 in statuses
+    with Trail(f"sqlite:///{server.home}/trail/trail.db") as trail:
+        refused = {
+            one.attempt["id"]
+            for one in trail.recent(tenant="loud", status="refused", limit=100)
+            if (one.end or {}).get("error") == "quota_exceeded"
+        }
+        sizes = [len(line.body) for line in trail.lines() if line.id in refused]
+        assert len(refused) >= 39 and sum(sizes) / len(refused) < 2000
+
+
 # -- one run for a model ---------------------------------------------------------------------------
 
 LEFT_RUNNING = "import subprocess; p = subprocess.Popen(['sh', '-c', 'while :; do :; done'])"

@@ -52,6 +52,8 @@ class Server:
         self._quotas: dict[str, Quotas] = self.state.tenants()
         self._tenants: dict[str, Tenant] = {}
         self._spent = (_today(), self.state.spent(_today()))
+        self._accounts = asyncio.Lock()
+        """Nothing is added to the day's sums while they are read."""
         self.jar = Belljar(settings.jar)
         held_bytes = settings.held_bytes or budget.usual_bytes()
         self.admission = Admission(
@@ -192,13 +194,12 @@ class Server:
             await self._count_refusals()
             self._look_at_trail()
             try:
-                keys, quotas, self._spent = await asyncio.to_thread(self._reload)
+                async with self._accounts:
+                    keys, quotas, self._spent = await asyncio.to_thread(self._reload)
+                    self._recall()
             except Exception as error:
                 log.error("state cannot be read", error=repr(error))
                 continue
-            day, spent = self._spent
-            for tenant in self._tenants.values():
-                tenant.recall(day, spent.get(tenant.name, 0.0))
             if not self.sign_in:
                 self.keyring = Keyring(keys)
                 self.book.end_strangers({key.tenant for key in keys})
@@ -221,15 +222,26 @@ class Server:
         day = _today()
         return self.state.all_keys(), self.state.tenants(), (day, self.state.spent(day))
 
+    def _recall(self) -> None:
+        day, spent = self._spent
+        for tenant in self._tenants.values():
+            tenant.recall(day, spent.get(tenant.name, 0.0))
+
     async def _save(self) -> None:
         """Adds what was used since the last time to what all servers have counted."""
-        day = _today()
-        new = {name: tenant.unsaved_s() for name, tenant in self._tenants.items()}
-        new = {name: cpu_s for name, cpu_s in new.items() if cpu_s}
-        if new:
-            await asyncio.to_thread(self.state.spend, day, new.items())
+        async with self._accounts:
+            day = _today()
+            new = {name: tenant.unsaved_s() for name, tenant in self._tenants.items()}
+            new = {name: cpu_s for name, cpu_s in new.items() if cpu_s}
             for name, cpu_s in new.items():
                 self._tenants[name].saved(day, cpu_s)
+            try:
+                if new:  # to its end, even if this task is cancelled
+                    await asyncio.to_thread(self.state.spend, day, new.items())
+            except Exception:
+                for name, cpu_s in new.items():
+                    self._tenants[name].saved(day, -cpu_s)
+                raise
 
     async def _keep_saving(self) -> None:
         while True:

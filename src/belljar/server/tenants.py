@@ -178,7 +178,7 @@ class Tenant:
         return self._unsaved_s
 
     def saved(self, day: int, cpu_s: float) -> None:
-        """So much of it was added there."""
+        """So much of it was added there; below 0: it was not, after all."""
         if day == self._day:
             self._cpu_s += cpu_s
             self._unsaved_s = max(0.0, self._unsaved_s - cpu_s)

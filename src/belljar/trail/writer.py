@@ -214,6 +214,7 @@ class Writer:
         with connection.begin():
             self._store.take_turn(connection)
             page = _Page(connection, self._statements, self._owner.id, self._spending)
+            page.settle(self._owed)
             mine = sa.select(under_way.c.id).where(under_way.c.owner == self._owner.id)
             page.lose(connection.scalars(mine).all(), kind="end", status="closed")
             page.write()
