@@ -34,6 +34,8 @@ MOST_LINES = 1000
 """In one transaction."""
 RETRY_S = 1.0
 """How often a trail that could not be written is tried again, with what it is owed."""
+LOOK_S = 0.2
+"""How often the disk is looked at, and whether we are taken for dead."""
 TENANT_BYTES_A_MINUTE = 4 << 20
 """Of one tenant's lines; when they are written, long ones are cut to hashes and small fields."""
 _RETAIN_EVERY_S = 3600.0
@@ -80,6 +82,9 @@ class Writer:
         self._owed = Owed()
         self._spending = _Spending()
         self._trouble = ""
+        self._short = ""
+        """Why nothing new may be begun."""
+        self._look_at = 0.0
         self._closed = False
         self._connection: sa.Connection | None = None
         with store.opening():
@@ -146,7 +151,7 @@ class Writer:
                 refused = self._write(batch)
             except Exception as error:
                 self._disconnect()  # the next batch finds out whether the database is back
-                self._trouble = _words(error)
+                self._trouble, self._look_at = _words(error), 0.0
                 self._owed.failed(batch)
                 _wake(batch, {item: _failed(error, ran=item.kind != "attempt") for item in batch})
             else:
@@ -174,7 +179,8 @@ class Writer:
     def _write(self, batch: list[Item]) -> dict[Item, TrailError]:
         """One transaction; those whose line cannot follow, and why. The last of the disk is for
         what is under way: nothing new is begun there."""
-        short = self._store.short_of_room()
+        self._look_around()
+        short = self._short
         refused: dict[Item, TrailError] = {}
         if short:
             refused = {i: _failed(short, ran=False) for i in batch if i.kind == "attempt"}
@@ -194,17 +200,26 @@ class Writer:
         self._trouble = short
         return refused
 
+    def _look_around(self) -> None:
+        """At what the kernel knows; not for every transaction."""
+        if (now := time.monotonic()) < self._look_at:
+            return
+        self._look_at = now + LOOK_S
+        self._short = self._store.short_of_room()
+        self._owner.renew()
+
     def _transact(
         self, batch: list[Item], *, careful: bool
     ) -> tuple[dict[Item, TrailError], _Page]:
-        self._owner.renew()
         connection = self._connected()
         with connection.begin():
             self._store.take_turn(connection)
             page = _Page(connection, self._statements, self._owner.id, self._spending)
-            page.settle(self._owed)
+            if self._owed:
+                page.settle(self._owed)
             refused = page.add(batch, careful=careful)
-            page.lose(sorted(self._owed.doubtful))
+            if self._owed.doubtful:
+                page.lose(sorted(self._owed.doubtful))
             page.write()
         return refused, page
 
