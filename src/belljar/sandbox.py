@@ -111,11 +111,13 @@ class Sandbox(Hearing):
     async def _tick(self, receiver: Receiver) -> None:
         """Reports what the run uses while it runs (L7); without a wall that can tell, the agent
         does. The first report says that the code has begun."""
-        if self.wall.look() is None:
+        seen = self.wall.look()
+        if seen is None:
             receiver.used(Usage())
-        while seen := self.wall.look():
+        while seen:
             receiver.used(seen.usage)
             await asyncio.sleep(TICK_S)
+            seen = self.wall.look()
 
     async def _stop(self, receiver: Receiver) -> None:
         """Out of time: the agent kills the code and still says what it knows, if it can."""

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -17,10 +18,12 @@ from typing import Any
 import pytest
 
 import belljar
+from belljar import aio
 from belljar.errors import TrailError
 from belljar.model import Caller, OutputFile, Request, Result
 from belljar.network import Egress
 from belljar.settings import Settings
+from belljar.trail import records
 from belljar.trail import writer as writing
 from belljar.trail.entry import Recorder
 from belljar.trail.trail import Trail, open_writer
@@ -221,6 +224,34 @@ def test_p2_a_caller_who_leaves_while_files_are_hashed_leaves_nothing_open(url: 
         await cancelled(entry.end(result))
 
     assert leave(url, work) == ["ok"]
+
+
+def test_p2_a_run_whose_caller_leaves_while_its_files_are_hashed_has_its_end(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    answered = records.answered
+
+    def slowly(result: Result) -> dict[str, Any]:
+        begun.set()
+        assert go_on.wait(60)
+        return answered(result)
+
+    async def main() -> None:
+        async with aio.Belljar(Settings(trail=url, pool_size=1)) as jar:
+            monkeypatch.setattr(records, "answered", slowly)
+            code = "open('/data/output/large', 'wb').write(bytes(2 << 20))"
+            run = asyncio.ensure_future(jar.run(code))
+            assert await asyncio.to_thread(begun.wait, 60)
+            run.cancel()
+            await asyncio.wait((run,))
+            assert run.cancelled()
+            go_on.set()
+
+    asyncio.run(main())
+    with Trail(url) as trail:
+        assert [one.status for one in trail.recent()] == ["ok"]
+        assert not trail.verify().open
 
 
 def test_p2_a_caller_who_leaves_while_an_attempt_is_written_leaves_nothing_open(url: str) -> None:
