@@ -183,7 +183,7 @@ class Recorder:
         """An attempt that is on its way into the trail; see `Entry.written`. `refused`: it will not
         run, and its line is a short one: turning somebody away must not cost more than asking."""
         if self._book is None:
-            return Entry()
+            return Entry(tenant=self._caller.tenant)
         from belljar.trail import records
 
         most_text = self._settings.code_bytes if self._settings.trail_text else 0
