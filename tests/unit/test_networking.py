@@ -115,6 +115,10 @@ def test_p2_what_cannot_be_written_down_is_cut_and_no_result_is_told() -> None:
             await out.told("r", Result(status="ok", exit_code=0))
         await asyncio.sleep(0)
         assert way.changes[-1] == () == out.rules
+        later = Result(status="ok", exit_code=1)
+        assert await out.told("r2", later) == later, "withheld once, and not for ever"
+        out.tried(attempt())
+        await asyncio.sleep(0)
         with pytest.raises(TrailError):
             await out.close()
         assert way.closed == 1
