@@ -73,6 +73,10 @@ class Belljar:
         """Now rather than at the first run: attempts of dead processes are then marked lost."""
         await self._open().open_trail()
 
+    def trail_trouble(self) -> str:
+        """Why the trail cannot be written now, so that nothing would run; empty if it can."""
+        return self._service.trail_trouble() if self._service else ""
+
     async def refused(
         self, code: str, reason: str, *, count: int = 0, **options: Unpack[RunOptions]
     ) -> None:

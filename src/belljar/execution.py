@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,11 +55,12 @@ def order(
     launch = _launch(language.name, ground.name, ground.mount, interpreter, request.limits)
     in_place = language.name == "python" and not request.fresh_exec
     workspace = {language.file_name: request.code.encode(), **request.files}
-    program, argv = language.file_name, launch.argv
+    program, argv, seal = language.file_name, launch.argv, ""
     if request.language_level == "restricted":
         least = restricted.MINIMUM_DISK_BYTES
         check_minimum("disk_bytes", request.limits, least, who="the restricted level")
-        workspace.update(restricted.files())
+        seal = f"{os.urandom(16).hex()} "
+        workspace.update(restricted.files(seal))
         argv = tuple(restricted.PROGRAM if word == program else word for word in argv)
         program = restricted.PROGRAM
     return Order(
@@ -71,6 +73,7 @@ def order(
         workspace=workspace,
         inputs=request.inputs,
         limits=request.limits,
+        seal=seal,
     )
 
 
@@ -126,7 +129,8 @@ def uncaught(request: Request, outcome: Outcome) -> ErrorInfo | None:
 
 
 def status(outcome: Outcome) -> Status:
-    """From what was seen to a verdict. The kernel's word goes before the guest's."""
+    """From what was seen to a verdict. The kernel's word goes before the guest's, and what was read
+    from the code's standard error (`uncaught`) is no word at all."""
     lack = outcome.error is not None and outcome.error.name == "MemoryError"
     if outcome.out_of_memory or (lack and outcome.exit_code == 1):
         return "out_of_memory"

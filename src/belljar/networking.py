@@ -273,8 +273,9 @@ class Outlet:
         """Nothing that was tried is left to be written."""
         if self._unwritten:
             await asyncio.wait(self._unwritten)
-        if self._failure:
-            raise self._failure
+        failure, self._failure = self._failure, None
+        if failure:  # once: the sandbox goes on, without a network until it is given rules again
+            raise failure
 
     def _written(self, future: asyncio.Future[None]) -> None:
         self._unwritten.discard(future)

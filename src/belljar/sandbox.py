@@ -15,10 +15,11 @@ from pathlib import Path, PurePosixPath
 from belljar.engines.base import Doors, Inside, Wall
 from belljar.errors import EngineError
 from belljar.hearing import Hearing
-from belljar.model import Limits
+from belljar.model import Limits, Usage
 from belljar.receiver import OnOutput, OnUsage, Outcome, Receiver
 from belljar.runtimes.guest import protocol
 from belljar.sending import Sending
+from belljar.trail.entry import CallbackFailed
 
 TICK_S = 0.25
 
@@ -43,6 +44,8 @@ class Order:
     limits: Limits
     doors: Doors | None = None
     """To the gateway, through the agent; where the wall has doors of its own it was given them."""
+    seal: str = ""
+    """What a refusal of the restricted level begins with."""
 
 
 class Sandbox(Hearing):
@@ -91,24 +94,30 @@ class Sandbox(Hearing):
                 ticking.cancel()
         if receiver.failure:
             self.wall.kill()
-            raise receiver.failure
+            raise CallbackFailed(receiver.failure)
         if self._ready.done() and (broken := self._ready.exception()):
             raise broken
         receiver.close()
         if seen := self.wall.look():
-            told = outcome.usage.peak_processes
+            told = outcome.usage
             outcome.usage = seen.usage
             if not seen.usage.peak_processes:  # the wall sees what they cost, but not how many
-                outcome.usage = replace(seen.usage, peak_processes=told)
+                outcome.usage = replace(seen.usage, peak_processes=told.peak_processes)
+            if not seen.usage.cpu_ms:  # a wall that can tell of the memory alone
+                outcome.usage = replace(outcome.usage, cpu_ms=told.cpu_ms)
             outcome.out_of_memory = outcome.out_of_memory or seen.out_of_memory
         return outcome
 
     async def _tick(self, receiver: Receiver) -> None:
         """Reports what the run uses while it runs (L7); without a wall that can tell, the agent
-        does."""
-        while seen := self.wall.look():
+        does. The first report says that the code has begun."""
+        seen = self.wall.look()
+        if seen is None:
+            receiver.used(Usage())
+        while seen:
             receiver.used(seen.usage)
             await asyncio.sleep(TICK_S)
+            seen = self.wall.look()
 
     async def _stop(self, receiver: Receiver) -> None:
         """Out of time: the agent kills the code and still says what it knows, if it can."""

@@ -26,7 +26,7 @@ from belljar.errors import (
     UnknownEngine,
 )
 from belljar.holding import Held, check_keepable, mounting, unmountable
-from belljar.model import NOBODY, Caller, Finding, Request, Result
+from belljar.model import NOBODY, Caller, Finding, Request, Result, Usage
 from belljar.networking import Network, OnEgress, Outlet
 from belljar.policy import filter as static_filter
 from belljar.policy.decide import Decision, decide
@@ -36,14 +36,14 @@ from belljar.receiver import OnOutput, OnUsage, Outcome
 from belljar.runtimes import languages, restricted
 from belljar.sandbox import Order
 from belljar.settings import Settings
-from belljar.trail.entry import Entry, Recorders
+from belljar.trail.entry import CallbackFailed, Entry, Recorders
 from belljar.walls import Walls
 
 if TYPE_CHECKING:
     from belljar.packages import Packages
 
 _LANGUAGES = [language.name for language in languages.BUILT_IN]
-_UNFILTERED = static_filter.Verdict(denied=False)
+_UNFILTERED = static_filter.Verdict(denied=False), Usage()
 
 
 class Service:
@@ -96,6 +96,8 @@ class Service:
             except BaseException as error:
                 await entry.fail(error)
                 raise
+        except CallbackFailed as failed:
+            raise failed.failure from None
         except asyncio.CancelledError:
             # `close` asked for one cancellation; any other is the caller's own.
             if self.closed and task.uncancel() == 0:
@@ -113,13 +115,18 @@ class Service:
         """Now rather than at the first run: attempts of dead processes are then marked lost."""
         await self._recorders.get(NOBODY)
 
+    def trail_trouble(self) -> str:
+        """Why the trail cannot be written now, so that nothing would run; empty if it can."""
+        return self._recorders.trouble()
+
     async def refused(
         self, request: Request, reason: str, *, caller: Caller, count: int = 0
     ) -> None:
         """Writes down what a front door turned away before it came here (P2); `count`: so many."""
         if self.settings.trail and not self.closed:
             recorder = await self._recorders.get(caller)
-            entry = await recorder.entry("refusals" if count else "run", request)
+            action = "refusals" if count else "run"
+            entry = await recorder.entry(action, request, refused=True)
             await entry.close("refused", error=reason, count=count)
 
     async def _pipeline(
@@ -139,9 +146,10 @@ class Service:
         )
         pool, reason = self._walls.find(request.engine, wanted)
         engine = pool.engine
-        verdict = await self._filter(decision, pool, entry)
+        verdict, usage = await self._filter(decision, pool, entry)
         if verdict.denied:
-            return _denied(decision, verdict.findings, verdict.reason, started)
+            denied = _denied(decision, verdict.findings, verdict.reason, started)
+            return dataclasses.replace(denied, usage=usage)
         ground = await self._ground(pool, environment, tier)
         order = execution.order(
             request, ground, engine.interpreter, stdin_descriptor=stdin_descriptor
@@ -151,14 +159,20 @@ class Service:
             outcome, isolation = await self._execute(
                 pool, ground, order, entry, on_output, on_usage, added, outlet
             )
+        status = execution.status(outcome)
         outcome.error = execution.uncaught(request, outcome)
+        if read_ms := usage.cpu_ms:  # by the filter
+            usage = dataclasses.replace(outcome.usage, cpu_ms=outcome.usage.cpu_ms + read_ms)
+        else:
+            usage = outcome.usage
         if request.language_level == "restricted":
             isolation = {**isolation, "language": restricted.mechanism()}
-            if findings := restricted.refusals(outcome.error):
-                reason = "".join(f"line {f.line}: {f.message}\n" for f in findings)
-                return _denied(decision, findings, reason, started)
+            if findings := restricted.refusals(outcome.error, order.seal):
+                words = "".join(f"line {f.line}: {f.message}\n" for f in findings)
+                denied = _denied(decision, findings, words, started)
+                return dataclasses.replace(denied, usage=usage)
         return Result(
-            status=execution.status(outcome),
+            status=status,
             exit_code=outcome.exit_code,
             signal=outcome.signal,
             stdout=outcome.stdout.decode("utf-8", "replace"),
@@ -167,7 +181,7 @@ class Service:
             error=outcome.error,
             files=outcome.files,
             duration_ms=(time.perf_counter() - started) * 1000,
-            usage=outcome.usage,
+            usage=usage,
             execution_id=entry.id,
             language=request.language,
             environment=environment.name,
@@ -318,8 +332,11 @@ class Service:
             await sets.add(request.packages)
         return sets
 
-    async def _filter(self, decision: Decision, pool: Pool, entry: Entry) -> static_filter.Verdict:
-        """Hostile source is parsed in a sandbox like any other, never in this process."""
+    async def _filter(
+        self, decision: Decision, pool: Pool, entry: Entry
+    ) -> tuple[static_filter.Verdict, Usage]:
+        """Hostile source is parsed in a sandbox like any other, never in this process; and what
+        that takes is the caller's."""
         request = decision.request
         if decision.filter == "off":
             return _UNFILTERED
@@ -333,7 +350,8 @@ class Service:
         order = execution.order(reading, ground, pool.engine.interpreter)
         outcome, _ = await self._execute(pool, ground, order, entry)
         told = outcome.stdout.decode("utf-8", "replace")
-        return static_filter.judge(static_filter.parse(told), decision.filter)
+        verdict = static_filter.judge(static_filter.parse(told), decision.filter)
+        return verdict, outcome.usage
 
     async def _execute(
         self,

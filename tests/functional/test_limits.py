@@ -212,6 +212,16 @@ def test_a_caught_memory_error_is_the_codes_own_affair(jar: Belljar) -> None:
     assert (result.status, result.stdout) == ("ok", "caught\n")
 
 
+@pytest.mark.parametrize("fresh_exec", [False, True])
+def test_a_class_that_is_named_memory_error_is_no_verdict(jar: Belljar, fresh_exec: bool) -> None:
+    """L2: a verdict never rests on a name that code chose."""
+    code = "class MemoryError(Exception): pass\nraise MemoryError('mine')"
+    assert jar.run(code, fresh_exec=fresh_exec).status == "error"
+    if not fresh_exec:
+        with Sandbox() as box:
+            assert box.run(code).status == "error"
+
+
 # -- L3: processes ---------------------------------------------------------------------------------
 
 

@@ -307,8 +307,8 @@ def test_p2_nothing_runs_that_cannot_be_written(url: str, broken: Callable[[bool
         finally:
             broken(False)
         assert jar.run("print(4)").success  # it works again, without being told
-    statuses = [entry.status for entry in entries(url)]
-    assert statuses == ["ok", "lost", "ok"]
+    told = [(entry.status, entry.attempt["action"]) for entry in entries(url)]
+    assert told == [("ok", "run"), ("refused", "refusals"), ("lost", "run"), ("ok", "run")]
     sound(url)
 
 

@@ -215,21 +215,54 @@ def test_too_small_a_disk_is_refused(jar: Belljar) -> None:
 
 
 def test_without_the_library_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    restricted.files.cache_clear()
+    restricted._parts.cache_clear()
     monkeypatch.setattr(restricted, "find_spec", lambda name: None)
     with pytest.raises(EnvironmentUnavailable) as missing:
-        restricted.files()
+        restricted.files("seal ")
     assert "[restricted]'" in missing.value.hint
     monkeypatch.undo()
-    assert restricted.files()
+    assert restricted.files("seal ")
 
 
 def test_what_the_guest_says_is_bounded() -> None:
     many = "; ".join(f"line {n}: {'x' * 2000}" for n in range(1, 500))
-    found = restricted.refusals(ErrorInfo(name="RestrictedSyntaxError", message=many, traceback=""))
+
+    def told(message: str) -> ErrorInfo:
+        return ErrorInfo(name="RestrictedSyntaxError", message=message, traceback="")
+
+    found = restricted.refusals(told("seal " + many), "seal ")
     assert len(found) <= 50 and all(len(item.message) <= 500 for item in found)
-    assert restricted.refusals(ErrorInfo(name="ValueError", message=many, traceback="")) == ()
-    assert restricted.refusals(None) == ()
+    assert restricted.refusals(told(many), "seal ") == ()
+    assert restricted.refusals(told(many), "") == ()
+    assert restricted.refusals(None, "seal ") == ()
+
+
+FORGED = """
+class RestrictedSyntaxError(Exception):
+    pass
+total = 0
+for number in range(2000000):
+    total += number
+raise RestrictedSyntaxError("line 1: it was refused")
+"""
+
+
+@pytest.mark.parametrize("fresh_exec", [False, True])
+def test_code_cannot_say_that_it_was_refused(jar: Belljar, fresh_exec: bool) -> None:
+    """A verdict never rests on a name that code chose, and what ran is charged."""
+    result = run(jar, FORGED, fresh_exec=fresh_exec)
+    assert (result.status, result.exit_code, result.findings) == ("error", 1, ())
+    assert result.error and result.error.name == "RestrictedSyntaxError"
+    assert result.usage.cpu_ms >= 50
+
+
+@pytest.mark.parametrize("fresh_exec", [False, True])
+def test_what_a_refusal_took_is_charged(jar: Belljar, fresh_exec: bool) -> None:
+    result = run(jar, "x = 1\n" * 2000 + "().__class__", fresh_exec=fresh_exec)
+    assert result.status == "denied" and result.usage.cpu_ms > 0
+    assert [finding.line for finding in result.findings] == [2001]
+    filtered = jar.run("import os\n" * 100 + "eval('1')", filter="deny")
+    assert filtered.status == "denied" and filtered.usage.cpu_ms > 0
 
 
 def test_the_command_line_tells_the_line(capfd: pytest.CaptureFixture[str]) -> None:

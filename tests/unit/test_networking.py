@@ -66,7 +66,7 @@ def attempt(number: int = 1) -> Egress:
 def test_n1_an_attempt_belongs_to_the_run_under_way_and_to_who_is_not_over() -> None:
     async def main() -> None:
         book = Lines()
-        parent, branch = (Entry(book, {"tenant": "x", "sandbox": n}) for n in ("p", "b"))
+        parent, branch = (Entry(book, {}, tenant="x", sandbox=n) for n in ("p", "b"))
         out, way = outlet(parent)
         out.share()
         out.belongs(branch)
@@ -115,6 +115,10 @@ def test_p2_what_cannot_be_written_down_is_cut_and_no_result_is_told() -> None:
             await out.told("r", Result(status="ok", exit_code=0))
         await asyncio.sleep(0)
         assert way.changes[-1] == () == out.rules
+        later = Result(status="ok", exit_code=1)
+        assert await out.told("r2", later) == later, "withheld once, and not for ever"
+        out.tried(attempt())
+        await asyncio.sleep(0)
         with pytest.raises(TrailError):
             await out.close()
         assert way.closed == 1

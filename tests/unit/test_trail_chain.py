@@ -213,3 +213,41 @@ def _refused(read: Callable[[], object]) -> bool:
     except ValueError:
         return True
     return False
+
+
+@given(TRAILS, st.data())
+def test_p2_what_follows_a_damaged_place_is_checked_too(
+    lines: list[chain.Line], data: st.DataObject
+) -> None:
+    """One damage is one problem, and a second one behind it is found as well."""
+    where = data.draw(st.integers(0, len(lines) - 1))
+    damaged = list(lines)
+    damaged[where] = lines[where]._replace(body=lines[where].body[:-1] + ',"x":1}')
+    verdict = chain.verify(damaged)
+    assert [problem.at for problem in verdict.problems] == [lines[where].seq]
+    assert (verdict.lines, verdict.after) == (where, len(lines) - where - 1)
+    assert verdict.head == (lines[-1].seq, lines[-1].hash)
+    again = data.draw(st.integers(0, len(lines) - 1))
+    assume(abs(again - where) > 1)
+    damaged[again] = lines[again]._replace(tenant="another")
+    places = sorted((lines[where].seq, lines[again].seq))
+    assert [problem.at for problem in chain.verify(damaged).problems] == places
+    del damaged[where]
+    found = [problem.at for problem in chain.verify(damaged).problems]
+    assert lines[again].seq in found and len(found) == (1 if where == len(lines) - 1 else 2)
+
+
+def test_p2_what_a_process_tells_that_was_taken_for_dead_is_no_tampering() -> None:
+    contents: list[dict[str, object]] = [
+        {"kind": "began", "id": "b"},
+        {"kind": "attempt", "id": "a"},
+        {"kind": "lost", "id": "a", "status": "lost", "attempt": 2},
+        {"kind": "egress", "id": "a", "status": "refused", "attempt": 2},
+        {"kind": "egress", "id": "a", "status": "refused", "attempt": 1},
+    ]
+    lines: list[chain.Line] = []
+    for content in contents:
+        after = lines[-1].hash if lines else records.GENESIS
+        lines.append(chain.line(len(lines) + 1, after, {"time": "t", **content}))
+    assert chain.verify(lines[:4]).sound
+    assert [problem.at for problem in chain.verify(lines).problems] == [5]

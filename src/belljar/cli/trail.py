@@ -140,8 +140,8 @@ def verify(
 ) -> int:
     """Walk along the whole trail: is every line what was written, and where it was written?
 
-    Ends with status 1 if not, and names the first line that is not. Prints the head, to be noted
-    down where nobody who can write the trail can reach it.
+    Ends with status 1 if not, and names the lines that are not; what follows them is checked, too.
+    Prints the head, to be noted down where nobody who can write the trail can reach it.
     """
     if file is not None:
         verdict = _verify_file(file, head, allow_pruned)
@@ -159,6 +159,9 @@ def verify(
             "open": sorted(verdict.open),
             "problem": verdict.problem,
             "at": verdict.at,
+            "problems": [problem._asdict() for problem in verdict.problems],
+            "more_problems": verdict.more,
+            "after": verdict.after,
         }
         print(dumps(told, indent=2))
     else:
@@ -377,5 +380,11 @@ def _tell(verdict: Verdict) -> None:
             console.print(f"  {len(verdict.open)} attempts have no end yet")
         console.print(f"  head: {verdict.head}")
     else:
-        console.print(f"[red]✗[/] {escape(verdict.problem)}")
-        console.print(f"  {verdict.lines} lines before that are what was written")
+        for problem in verdict.problems:
+            console.print(f"[red]✗[/] {escape(problem.what)}")
+        if verdict.more:
+            console.print(f"  and {verdict.more} problems more")
+        console.print(
+            f"  {verdict.lines} lines before the first of them are what was written, "
+            f"and {verdict.after} behind it"
+        )

@@ -12,6 +12,7 @@ from belljar.conversation import Conversation, Refusal
 from belljar.errors import LimitExceeded, SandboxLost
 from belljar.kept import events, outputs, telling
 from belljar.model import Limits, Output, Result
+from belljar.trail.entry import CallbackFailed
 
 TICK_S = 0.25
 INTERRUPT_S = 2.0
@@ -135,7 +136,7 @@ class Run:
         self._lost_outputs += telling.whole(told.get("unheard"))
         result = self._make_result({**told, "timed_out": timed_out, **self._collected()})
         if self._refused:
-            raise self._refused
+            raise CallbackFailed(self._refused)
         return result
 
     async def _wait(self, asked: asyncio.Future[dict[str, Any]]) -> bool:

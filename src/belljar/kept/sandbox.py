@@ -31,7 +31,7 @@ from belljar.kept.run import Run
 from belljar.kept.setup import WORKSPACE
 from belljar.model import Result
 from belljar.network import Allow
-from belljar.trail.entry import Entry
+from belljar.trail.entry import CallbackFailed, Entry
 
 
 class Sandbox:
@@ -155,12 +155,15 @@ class Sandbox:
     ) -> Result:
         """Runs `code` after everything that ran before."""
         attempt = await self._entry("run", code=code, timeout_s=timeout_s, stdin=stdin)
-        async with attempt as entry, self._taking_turns():
-            held, started = await self._begin(code, timeout_s, stdin, on_event, entry)
-            try:
-                return await held.told(entry, await started.result())
-            finally:
-                self._interpreter.done(held, entry)
+        try:
+            async with attempt as entry, self._taking_turns():
+                held, started = await self._begin(code, timeout_s, stdin, on_event, entry)
+                try:
+                    return await held.told(entry, await started.result())
+                finally:
+                    self._interpreter.done(held, entry)
+        except CallbackFailed as failed:
+            raise failed.failure from None
 
     async def stream(
         self, code: str, *, timeout_s: float | None = None, stdin: str | bytes = b""

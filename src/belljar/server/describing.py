@@ -41,7 +41,7 @@ async def describe(
         except BaseException:
             meter.broke_off()
             raise
-    tenant.used(result.usage.cpu_ms)
+        meter.ended(result)
     server.metrics.ended(tenant.name, result)
     try:
         found = DescriptionAnswer.model_validate_json(result.stdout)

@@ -62,6 +62,7 @@ OF_HTTP: Mapping[str, Kind] = {
     "quota_exceeded": Kind(429, True),
     "headers_too_large": Kind(431),
     "storage_full": Kind(507, True),
+    "trail_error": Kind(503, True),
     "client_gone": Kind(499),
     "internal": Kind(500, True),
     "overloaded": Kind(503, True),
@@ -134,6 +135,14 @@ def answer(error: BaseException) -> Response:
     if isinstance(error, ApiError):
         status, headers = error.status_code, error.headers
         content = body(error.code, error.message, error.hint, error.retryable)
+    elif isinstance(error, errors.TrailError) and error.ran:
+        # Not to be tried again by itself: what the code did outside it would do twice.
+        status = 500
+        content = body(
+            "trail_error",
+            "the code ran, but its end could not be written to the trail: its result is withheld",
+            "send it again only if it may run twice",
+        )
     elif isinstance(error, errors.TrailError):
         status, headers = 503, {"Retry-After": "5"}
         content = body("trail_error", "the trail cannot be written, so nothing runs", "", True)

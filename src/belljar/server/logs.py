@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
-from typing import Any
+from typing import Any, TextIO, cast
 
 import structlog
 
 
+class Stderr:
+    """Where the log goes. A disk that is full, or a reader that has gone, loses lines of the log,
+    and no request fails because of it."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            return sys.stderr.write(text)
+        return 0
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+
+
 def configure(*, form: str, level: str) -> None:
     """For this process: our own events, and those of the libraries below us."""
+    stream = Stderr()
     number = getattr(logging, level.upper())
     shared: list[Any] = [
         structlog.processors.add_log_level,
@@ -25,10 +41,10 @@ def configure(*, form: str, level: str) -> None:
     structlog.configure(
         processors=[*shared, render],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, stream)),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],

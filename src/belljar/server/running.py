@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import structlog
 from starlette.requests import Request
 
-from belljar.errors import BelljarError, InvalidRequest, Unavailable
+from belljar.errors import BelljarError, InvalidRequest, TrailError, Unavailable
 from belljar.model import Caller, Result, Usage
 from belljar.policy.limits import check_limits, requested_limits
 from belljar.server import budget
@@ -19,7 +19,7 @@ from belljar.server.admission import Place
 from belljar.server.errors import ApiError, code_of
 from belljar.server.gate import Visit, visit_of
 from belljar.server.server import Server
-from belljar.server.tenants import Tenant
+from belljar.server.tenants import OutOfCpu, Tenant
 
 log = structlog.get_logger("belljar.server")
 T = TypeVar("T")
@@ -57,13 +57,13 @@ async def run(
             server.metrics.queued_seconds.observe(time.perf_counter() - arrived)
             begun = True
             meter = Meter(tenant, limits.cpus)
-            if execute is None and ("on_usage" in live or tenant.quotas.cpu_s_per_day):
+            if "on_usage" in live or tenant.quotas.cpu_s_per_day:
                 live["on_usage"] = meter.watching(live.get("on_usage"))
             work = execute or server.jar.run
             result = await work(code, **chosen, **live, caller=caller(visit))
             keep(visit, place, result)
     except (BelljarError, ApiError) as error:
-        if meter and not isinstance(error, InvalidRequest | Unavailable):
+        if meter and (meter.begun or _may_have_run(error)):
             meter.broke_off()
         reason = error.code if isinstance(error, ApiError) else code_of(type(error))
         server.metrics.refused.labels(tenant.name, reason).inc()
@@ -77,32 +77,60 @@ async def run(
         if not begun:
             server.soon(refused(server, visit, code, options, "client_gone"))
         raise
-    tenant.used(result.usage.cpu_ms)
+    assert meter is not None
+    meter.ended(result)
     server.metrics.ended(tenant.name, result)
     return result
 
 
+def _may_have_run(error: BelljarError | ApiError) -> bool:
+    """Whether code that nobody watched can have run before this was raised."""
+    if isinstance(error, TrailError):
+        return error.ran
+    return not isinstance(error, InvalidRequest | Unavailable)
+
+
 class Meter:
-    """What a run costs its tenant that ends without a result: whoever hangs up pays as well."""
+    """What a run costs its tenant. It is charged as it is seen, so that a run that never ends, or a
+    server that dies, costs too; and whoever hangs up pays as well."""
 
     def __init__(self, tenant: Tenant, cpus: float) -> None:
+        self.begun = False
+        """Its code was seen to run."""
         self._tenant = tenant
         self._cpus = cpus
-        self._seen_ms = 0.0
+        self._charged_ms = 0.0
         self._since = time.perf_counter()
 
     def watching(self, tell: Callable[[Usage], None] | None) -> Callable[[Usage], None]:
+        """OutOfCpu when the tenant has used up its day: whoever called this ends the run."""
+
         def on_usage(usage: Usage) -> None:
-            self._seen_ms, self._since = usage.cpu_ms, time.perf_counter()
+            self.begun, self._since = True, time.perf_counter()
+            self._charge(usage.cpu_ms)
             if tell:
                 tell(usage)
+            if self._tenant.out_of_cpu():
+                raise OutOfCpu(self._tenant.quotas.cpu_s_per_day, time.time(), meanwhile=True)
 
         return on_usage
+
+    def ended(self, result: Result) -> None:
+        if not result.usage.cpu_ms and result.status in ("killed", "timeout", "out_of_memory"):
+            self.broke_off()  # nobody was left to say what it used
+        else:
+            self._charge(result.usage.cpu_ms)
 
     def broke_off(self) -> None:
         """What was last seen, and from then on all that it could have used."""
         unseen_s = time.perf_counter() - self._since
-        self._tenant.used(self._seen_ms + unseen_s * 1000 * self._cpus)
+        self._charge(self._charged_ms + unseen_s * 1000 * self._cpus)
+
+    def _charge(self, cpu_ms: float) -> None:
+        """Up to that, in all."""
+        if cpu_ms > self._charged_ms:
+            self._tenant.used(cpu_ms - self._charged_ms)
+            self._charged_ms = cpu_ms
 
 
 async def refused(

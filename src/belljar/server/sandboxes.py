@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from belljar.errors import Busy, LimitExceeded, SandboxEnded
+from belljar.kept import events
 from belljar.kept.sandbox import Sandbox
 from belljar.model import Limits
 from belljar.policy.limits import BOUNDS, requested_limits
@@ -29,7 +31,11 @@ if TYPE_CHECKING:
 
 REMEMBERED = 10_000
 """Sandboxes that have ended, and why."""
-WATCH_S = 5.0
+WATCH_S = 1.0
+"""How often what sandboxes use is counted; that of tenants without a bound less often."""
+UNBOUNDED_ROUNDS = 5
+IDLE_MS = 20.0
+"""What a sandbox may use in WATCH_S and still count as idle."""
 IDLE_S, LIFETIME_S = 600.0, 3600.0
 """If nobody asks for other times."""
 log = structlog.get_logger("belljar.server")
@@ -66,6 +72,10 @@ class Owned:
         self._counted_runs = 0
         self._began: float | None = None
         """When the run under way did, if only the agent could tell what it uses."""
+        self._told_ms = 0.0
+        """What the agent told of it."""
+        self.cut_off = False
+        """The run under way was ended: nothing is left of its tenant's CPU seconds."""
 
     @property
     def id(self) -> str:
@@ -117,6 +127,7 @@ class Owned:
 
     def begin_run(self) -> None:
         self.count_cpu()
+        self.cut_off, self._told_ms = False, 0.0
         self._began = time.perf_counter() if self.box.cpu_ms() is None else None
 
     def end_run(self, cpu_ms: float | None) -> None:
@@ -124,10 +135,27 @@ class Owned:
         could see what it did."""
         if self._began is None:
             self.count_cpu()
-        elif cpu_ms is not None:
-            self.tenant.used(cpu_ms)
-        else:
-            self.tenant.used((time.perf_counter() - self._began) * 1000 * self.limits.cpus)
+            return
+        if cpu_ms is None:
+            cpu_ms = (time.perf_counter() - self._began) * 1000 * self.limits.cpus
+        self._told(cpu_ms)
+
+    def saw(self, event: events.Event) -> None:
+        """Of the run under way: where the wall cannot be looked at, this is how it is charged."""
+        if isinstance(event, events.Used) and self._began is not None:
+            self._told(event.usage.cpu_ms)
+            if self.tenant.out_of_cpu():
+                self.cut()
+
+    def _told(self, cpu_ms: float) -> None:
+        if cpu_ms > self._told_ms:
+            self.tenant.used(cpu_ms - self._told_ms)
+            self._told_ms = cpu_ms
+
+    def cut(self) -> None:
+        """Ends the run under way, with its state."""
+        self.cut_off = True
+        self.box.kill()
 
     def release(self) -> None:
         self._release()
@@ -148,13 +176,16 @@ class Book:
 
     # -- asking ----------------------------------------------------------------------------------
 
-    def find(self, visit: Visit, sandbox_id: str) -> Owned:
-        """The tenant's own sandbox of that id; for anything else the same 404."""
+    def find(self, visit: Visit, sandbox_id: str, *, anybodys: bool = False) -> Owned:
+        """The tenant's own sandbox of that id; for anything else the same 404. `anybodys`: for an
+        operator that of any tenant."""
         assert visit.tenant is not None
         owned = self._living.get(sandbox_id)
         if owned and owned.tenant.name == visit.tenant.name:
             if owned.box.ended:
                 raise _ended(owned.box.ended)
+            return owned
+        if owned and visit.operator and anybodys:
             return owned
         tenant, why = self._ended.get(sandbox_id, ("", ""))
         if why and tenant == visit.tenant.name:
@@ -169,6 +200,9 @@ class Book:
             for owned in self._living.values()
             if owned.tenant.name == tenant.name and not owned.box.ended
         ]
+
+    def everybodys(self) -> list[Owned]:
+        return [owned for owned in self._living.values() if not owned.box.ended]
 
     def uses(self, dataset_id: str) -> bool:
         return any(
@@ -310,8 +344,15 @@ class Book:
         while len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)
 
-    async def end(self, owned: Owned) -> None:
-        await owned.box.close()
+    async def end(self, owned: Owned, why: str = "it was closed") -> None:
+        await owned.box.close(why)
+
+    def end_strangers(self, tenants: set[str]) -> None:
+        """Of any other tenant nothing goes on: its last key was removed."""
+        for owned in self.everybodys():
+            if owned.tenant.name not in tenants:
+                log.info("sandbox ended", reason="no key", tenant=owned.tenant.name)
+                self._server.soon(owned.box.close("its tenant has no key any more"))
 
     async def close(self) -> None:
         """Ends them all, with the server."""
@@ -324,13 +365,20 @@ class Book:
                 log.error("sandbox not ended", error=repr(failure))
 
     async def _watch(self) -> None:
-        """Programs in the background count, and end when their tenant has no CPU time left."""
-        while True:
+        """Runs and programs in the background count while they run, and end when their tenant has
+        no CPU time left: first the run, then the sandbox of what still goes on."""
+        for number in itertools.count():
             await asyncio.sleep(WATCH_S)
             for owned in list(self._living.values()):
+                if not owned.tenant.quotas.cpu_s_per_day and number % UNBOUNDED_ROUNDS:
+                    continue
                 used_ms = owned.count_cpu()
-                if used_ms > 100 and not owned.box.running and owned.tenant.out_of_cpu():
-                    log.info("sandbox ended", reason="cpu quota", tenant=owned.tenant.name)
+                if used_ms <= IDLE_MS or not owned.tenant.out_of_cpu():
+                    continue
+                log.info("sandbox ended", reason="cpu quota", tenant=owned.tenant.name)
+                if owned.box.running and not owned.cut_off:
+                    owned.cut()
+                else:
                     self._server.soon(owned.box.close("the CPU seconds of today are used up"))
 
 
@@ -343,6 +391,7 @@ def described(owned: Owned) -> dict[str, Any]:
     engine, environment, language = owned.ground
     return {
         "id": owned.id,
+        "tenant": owned.tenant.name,
         "created": round(owned.made, 3),
         "engine": engine,
         "environment": environment,

@@ -88,6 +88,7 @@ def as_bytes(field: str, value: str | Bytes) -> bytes:
 
 class SandboxAnswer(BaseModel):
     id: str
+    tenant: str
     created: float = Field(description="Seconds since 1970.")
     engine: str
     environment: str

@@ -30,6 +30,8 @@ from belljar.trail.trail import Trail
 
 REFRESH_S = 1.0
 """How often keys and quotas are read again: a removed key works no longer than that."""
+SAVE_S = 0.5
+"""How often what was used is written down: a server that is killed forgets what was used since."""
 RETRY_S = 5.0
 log = structlog.get_logger("belljar.server")
 
@@ -49,9 +51,9 @@ class Server:
             self.sign_in = SignIn(settings.port if port is None else port)
         self._quotas: dict[str, Quotas] = self.state.tenants()
         self._tenants: dict[str, Tenant] = {}
-        self._saved: dict[str, float] = {}
-        for name, cpu_s in self.state.spent(_today()).items():
-            self.tenant(name).recall(_today(), cpu_s)
+        self._spent = (_today(), self.state.spent(_today()))
+        self._accounts = asyncio.Lock()
+        """Nothing is added to the day's sums while they are read."""
         self.jar = Belljar(settings.jar)
         held_bytes = settings.held_bytes or budget.usual_bytes()
         self.admission = Admission(
@@ -72,6 +74,7 @@ class Server:
         """Of request bodies in memory."""
         self._tasks: list[asyncio.Task[None]] = []
         self._trail: Trail | None = None
+        self._trail_trouble = ""
         self._opening = threading.Lock()
         self._loose: set[asyncio.Task[None]] = set()
 
@@ -79,6 +82,8 @@ class Server:
         tenant = self._tenants.get(name)
         if tenant is None:
             tenant = self._tenants[name] = Tenant(name, self._quotas_of(name))
+            day, spent = self._spent
+            tenant.recall(day, spent.get(name, 0.0))
         return tenant
 
     def _share(self) -> None:
@@ -103,7 +108,8 @@ class Server:
         task.add_done_callback(self._loose.discard)
 
     async def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._warm()), asyncio.create_task(self._refresh())]
+        work = (self._warm(), self._refresh(), self._keep_saving())
+        self._tasks = [asyncio.create_task(one) for one in work]
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -114,7 +120,7 @@ class Server:
         await asyncio.gather(*self._loose, return_exceptions=True)
         await self._count_refusals(all_=True)
         await self.jar.close()
-        await asyncio.to_thread(self._save)
+        await self._save()
         if self._trail:
             self._trail.close()
         self.state.close()
@@ -186,13 +192,17 @@ class Server:
         while True:
             await asyncio.sleep(REFRESH_S)
             await self._count_refusals()
+            self._look_at_trail()
             try:
-                keys, quotas = await asyncio.to_thread(self._reload)
+                async with self._accounts:
+                    keys, quotas, self._spent = await asyncio.to_thread(self._reload)
+                    self._recall()
             except Exception as error:
                 log.error("state cannot be read", error=repr(error))
                 continue
             if not self.sign_in:
                 self.keyring = Keyring(keys)
+                self.book.end_strangers({key.tenant for key in keys})
             if quotas != self._quotas:
                 self._quotas = quotas
                 self._share()
@@ -208,16 +218,48 @@ class Server:
             except BelljarError as error:
                 log.error("not in the trail", tenant=tenant, count=count, error=str(error))
 
-    def _reload(self) -> tuple[list[Any], dict[str, Quotas]]:
-        self._save()
-        return self.state.all_keys(), self.state.tenants()
+    def _reload(self) -> tuple[list[Any], dict[str, Quotas], tuple[int, dict[str, float]]]:
+        day = _today()
+        return self.state.all_keys(), self.state.tenants(), (day, self.state.spent(day))
 
-    def _save(self) -> None:
-        spent = {name: tenant.cpu_s() for name, tenant in list(self._tenants.items())}
-        changed = {name: value for name, value in spent.items() if self._saved.get(name) != value}
-        if changed:
-            self.state.spend(_today(), changed.items())
-            self._saved |= changed
+    def _recall(self) -> None:
+        day, spent = self._spent
+        for tenant in self._tenants.values():
+            tenant.recall(day, spent.get(tenant.name, 0.0))
+
+    async def _save(self) -> None:
+        """Adds what was used since the last time to what all servers have counted."""
+        async with self._accounts:
+            day = _today()
+            new = {name: tenant.unsaved_s() for name, tenant in self._tenants.items()}
+            new = {name: cpu_s for name, cpu_s in new.items() if cpu_s}
+            for name, cpu_s in new.items():
+                self._tenants[name].saved(day, cpu_s)
+            try:
+                if new:  # to its end, even if this task is cancelled
+                    await asyncio.to_thread(self.state.spend, day, new.items())
+            except Exception:
+                for name, cpu_s in new.items():
+                    self._tenants[name].saved(day, -cpu_s)
+                raise
+
+    async def _keep_saving(self) -> None:
+        while True:
+            await asyncio.sleep(SAVE_S)
+            try:
+                await self._save()
+            except Exception as error:
+                log.error("state cannot be written", error=repr(error))
+
+    def _look_at_trail(self) -> None:
+        """For the operator; callers are told by /ready, and when they are refused."""
+        trouble = self.jar.trail_trouble()
+        if bool(trouble) != bool(self._trail_trouble):
+            self._trail_trouble = trouble
+            if trouble:
+                log.error("the trail cannot be written", error=trouble)
+            else:
+                log.info("the trail can be written again")
 
 
 def _today() -> int:

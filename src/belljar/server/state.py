@@ -117,11 +117,13 @@ class State:
         return {row.tenant: row.cpu_s for row in rows}
 
     def spend(self, day: int, amounts: Iterable[tuple[str, float]]) -> None:
+        """Adds to what the day's sums are: several servers may share this state."""
         with self._writing() as connection:
             connection.execute(SPENT.delete().where(SPENT.c.day < day - 31))
             for tenant, cpu_s in amounts:
                 here = (SPENT.c.tenant == tenant) & (SPENT.c.day == day)
-                done = connection.execute(SPENT.update().where(here).values(cpu_s=cpu_s))
+                added = SPENT.update().where(here).values(cpu_s=SPENT.c.cpu_s + cpu_s)
+                done = connection.execute(added)
                 if not done.rowcount:
                     connection.execute(SPENT.insert().values(tenant=tenant, day=day, cpu_s=cpu_s))
 

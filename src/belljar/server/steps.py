@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -82,7 +83,7 @@ class Step:
                     used_ms = None
                     try:
                         result = await self._run(code, options)
-                        used_ms = result.usage.cpu_ms
+                        used_ms = _used_ms(result)
                         running.keep(self._visit, place, result)
                     finally:
                         owned.end_run(used_ms)
@@ -95,15 +96,25 @@ class Step:
     async def _run(self, code: str, options: dict[str, Any]) -> Result:
         box = self._owned.box
         if not self._tell:
-            return await box.run(code, **options)
+            bounded = self._owned.tenant.quotas.cpu_s_per_day
+            on_event = self._owned.saw if bounded else None
+            return self._explained(await box.run(code, on_event=on_event, **options))
         result = None
         async for event in box.stream(code, **options):
+            self._owned.saw(event)
             if isinstance(event, events.Ended):
-                result = event.result
+                result = self._explained(event.result)
+                event = events.Ended(result=result)
             if self._tell:
                 await self._events.put(event)
         assert result is not None
         return result
+
+    def _explained(self, result: Result) -> Result:
+        if not self._owned.cut_off:
+            return result
+        why = "the CPU seconds of today are used up: the run was ended"
+        return dataclasses.replace(result, warnings=(*result.warnings, why))
 
     async def _stop(self) -> None:
         """No longer than the run would have had; the turn is free when it has ended."""
@@ -117,6 +128,12 @@ class Step:
         await asyncio.wait((self._work,), timeout=KILL_S)
         if not self._work.done():
             self._work.cancel()
+
+
+def _used_ms(result: Result) -> float | None:
+    """None: nobody was left to say it."""
+    silent = not result.usage.cpu_ms and result.status in ("killed", "timeout", "out_of_memory")
+    return None if silent else result.usage.cpu_ms
 
 
 @asynccontextmanager

@@ -68,6 +68,19 @@ class Quotas(BaseModel):
             raise ValueError(error.message) from None
 
 
+class OutOfCpu(ApiError):
+    """Nothing is left of the day's CPU seconds."""
+
+    def __init__(self, most_s: int, now: float, *, meanwhile: bool = False) -> None:
+        super().__init__(
+            "quota_exceeded",
+            f"the {most_s} CPU seconds of today are used up"
+            + (": the run was ended" if meanwhile else ""),
+            hint="the next day begins at 00:00 UTC",
+            retry_after_s=math.ceil(DAY_S - now % DAY_S),
+        )
+
+
 class Tenant:
     """One tenant while the server lives: its quotas and what it has used of them."""
 
@@ -79,6 +92,8 @@ class Tenant:
         self._starts: deque[float] = deque(maxlen=100_000)
         self._day = 0
         self._cpu_s = 0.0
+        """Of the day, by all servers that share their state, as it was last written and read."""
+        self._unsaved_s = 0.0
 
     def options(self, asked: Mapping[str, Any], defaults: Limits) -> dict[str, Any]:
         """The options of a run as this tenant may have them, or InvalidRequest.
@@ -127,12 +142,7 @@ class Tenant:
         """Counts a run, or refuses it."""
         now = time.time()
         if self.out_of_cpu(now):
-            raise ApiError(
-                "quota_exceeded",
-                f"the {self.quotas.cpu_s_per_day} CPU seconds of today are used up",
-                hint="the next day begins at 00:00 UTC",
-                retry_after_s=math.ceil(DAY_S - now % DAY_S),
-            )
+            raise OutOfCpu(self.quotas.cpu_s_per_day, now)
         starts = self._starts
         while starts and starts[0] <= now - MINUTE_S:
             starts.popleft()
@@ -152,19 +162,32 @@ class Tenant:
         return bool(most) and self.cpu_s(now) >= most
 
     def used(self, cpu_ms: float) -> None:
-        self._cpu_s = self.cpu_s() + cpu_ms / 1000
+        self.cpu_s()
+        self._unsaved_s += cpu_ms / 1000
 
     def cpu_s(self, now: float | None = None) -> float:
         """CPU seconds used today."""
         day = int((time.time() if now is None else now) // DAY_S)
         if day != self._day:
-            self._day, self._cpu_s = day, 0.0
-        return self._cpu_s
+            self._day, self._cpu_s, self._unsaved_s = day, 0.0, 0.0
+        return self._cpu_s + self._unsaved_s
+
+    def unsaved_s(self) -> float:
+        """What is still to be added to the day's sum in the server's state."""
+        self.cpu_s()
+        return self._unsaved_s
+
+    def saved(self, day: int, cpu_s: float) -> None:
+        """So much of it was added there; below 0: it was not, after all."""
+        if day == self._day:
+            self._cpu_s += cpu_s
+            self._unsaved_s = max(0.0, self._unsaved_s - cpu_s)
 
     def recall(self, day: int, cpu_s: float) -> None:
-        """What an earlier server has counted."""
-        if day == int(time.time() // DAY_S):
-            self._day, self._cpu_s = day, max(self._cpu_s, cpu_s)
+        """What the state says: what earlier servers have counted, and others beside this one."""
+        self.cpu_s()
+        if day == self._day:
+            self._cpu_s = cpu_s
 
     def runs_last_minute(self) -> int:
         since = time.time() - MINUTE_S

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 from belljar.trail.records import GENESIS, canonical, chained, column
 
+MOST_PROBLEMS = 100
+
 
 class Line(NamedTuple):
     """As it is stored. `body` is what counts; the others are there to be searched by."""
@@ -50,22 +52,42 @@ class Head(NamedTuple):
         return f"{self.seq}:{self.hash}"
 
 
+class Problem(NamedTuple):
+    at: int | None
+    """The line it is about; None: the trail as a whole."""
+    what: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a walk along the chain found. `problem`: the first thing that is not as it was written,
-    empty if all is; `at` is the line it is about."""
+    """What a walk along the chain found. It goes on behind a damaged place: each line there is
+    checked against the one before it as that is now."""
 
     lines: int
+    """What was written, up to the first problem."""
     first: int
     head: Head | None
     open: frozenset[str]
     """Attempts without an end."""
-    problem: str = ""
-    at: int | None = None
+    problems: tuple[Problem, ...] = ()
+    """What is not as it was written, in order; the first MOST_PROBLEMS of them."""
+    more: int = 0
+    """Problems beyond those."""
+    after: int = 0
+    """Lines behind the first problem that are what was written."""
 
     @property
     def sound(self) -> bool:
-        return not self.problem
+        return not self.problems
+
+    @property
+    def problem(self) -> str:
+        """The first."""
+        return self.problems[0].what if self.problems else ""
+
+    @property
+    def at(self) -> int | None:
+        return self.problems[0].at if self.problems else None
 
 
 class _Broken(Exception):
@@ -79,129 +101,189 @@ def verify(
     anchor: tuple[int, str] | None = None,
     allow_pruned: bool = False,
 ) -> Verdict:
-    """Walks along the lines, oldest first. `head`: a hash, or seq:hash, that was noted down and
-    must be met on the way. `anchor`: where the newest pruning cut, if there was one: the number of
-    the first line that was left, and the hash before it. `allow_pruned`: a head that is exactly
-    where pruning cut will do, although anybody who knows it can invent what follows it."""
+    """Walks along the lines, oldest first, to the end. `head`: a hash, or seq:hash, that was noted
+    down and must be met on the way. `anchor`: where the newest pruning cut, if there was one: the
+    number of the first line that was left, and the hash before it. `allow_pruned`: a head that is
+    exactly where pruning cut will do, although anybody who knows it can invent what follows it."""
     walk = _Walk(anchor, allow_pruned)
     try:
-        wanted = _wanted(head)
-        for item in lines:
-            walk.step(item, wanted)
-        walk.arrive(wanted)
+        walk.wanted = _wanted(head)
     except _Broken as broken:
-        return walk.verdict(problem=str(broken))
+        walk.note(None, str(broken))
+        return walk.verdict()
+    for item in lines:
+        walk.step(item)
+    walk.arrive()
     return walk.verdict()
 
 
 class _Walk:
+    wanted: tuple[int | None, str] | None = None
+
     def __init__(self, anchor: tuple[int, str] | None, allow_pruned: bool) -> None:
         self._anchor = anchor
         self._allow_pruned = allow_pruned
         self._anchored = anchor is None
         self._first = 0
-        self._count = 0
+        self._good = 0
+        self._before_problem: int | None = None
         self._last: Head | None = None
-        self._at: int | None = None
         self._open: dict[str, int] = {}
+        self._lost: dict[str, int] = {}
+        """Attempts that were given up, and their lines."""
+        self._unread: list[range] = []
+        """Lines that are missing or damaged: what they said is not known."""
         self._met = False
+        self._problems: list[Problem] = []
+        self._more = 0
 
-    def step(self, item: Line, wanted: tuple[int | None, str] | None) -> None:
-        self._at = item.seq
-        previous = self._before(item)
+    def note(self, at: int | None, what: str) -> None:
+        if self._before_problem is None:
+            self._before_problem = self._good
+        if len(self._problems) < MOST_PROBLEMS:
+            self._problems.append(Problem(at, what))
+        else:
+            self._more += 1
+
+    def step(self, item: Line) -> None:
+        if self._last and item.seq <= self._last.seq:
+            self.note(item.seq, f"line {item.seq} is out of place")
+            return
+        previous = self._previous(item)
         try:
-            body = item.body.encode("ascii")
-            if len(item.hash) != 64 or chained(previous, item.body) != item.hash:
-                raise _Broken(f"line {item.seq} is not what was written, or not what stood here")
-            content = json.loads(body)
-            if not isinstance(content, dict) or content.get("seq") != item.seq:
-                raise _Broken(f"line {item.seq} says that it is another one")
-        except (ValueError, RecursionError):
-            raise _Broken(f"line {item.seq} is not a line") from None
-        if _searched(content) != tuple(item[1:6]):
-            raise _Broken(f"line {item.seq} is found by other words than it says")
-        self._follow(item, content)
-        self._count += 1
+            content = _read(item, previous)
+        except _Broken as broken:
+            self.note(item.seq, str(broken))
+            self._skip(range(item.seq, item.seq + 1))
+            self._last = Head(item.seq, item.hash)
+            return
         self._last = Head(item.seq, item.hash)
-        if wanted and wanted[1] == item.hash and wanted[0] in (None, item.seq):
+        if self.wanted and self.wanted[1] == item.hash and self.wanted[0] in (None, item.seq):
             self._met = True
+        if wrong := self._follow(item, content):
+            self.note(item.seq, wrong)
+        else:
+            self._good += 1
 
-    def _before(self, item: Line) -> str:
-        if self._last:
-            if item.seq != self._last.seq + 1:
-                raise _Broken(
-                    f"line {self._last.seq + 1} is missing, or {item.seq} is out of place"
-                )
-            return self._last.hash
-        self._first = item.seq
-        cut, hash_ = self._anchor or (1, GENESIS)
-        if item.seq != cut:
-            raise _Broken(
+    def _previous(self, item: Line) -> str | None:
+        """The hash before it; None if that cannot be known."""
+        if self._last is None:
+            self._first = item.seq
+            cut, hash_ = self._anchor or (1, GENESIS)
+            if item.seq == cut:
+                return hash_
+            self.note(
+                item.seq,
                 f"the first line is {item.seq}, but "
-                + (f"pruning left {cut} as the first" if self._anchor else "nothing was pruned")
+                + (f"pruning left {cut} as the first" if self._anchor else "nothing was pruned"),
             )
-        return hash_
+            return None
+        if item.seq == self._last.seq + 1:
+            return self._last.hash if _is_hash(self._last.hash) else None
+        missing = range(self._last.seq + 1, item.seq)
+        told = (
+            f"lines {missing[0]} to {missing[-1]} are" if missing[1:] else f"line {missing[0]} is"
+        )
+        self.note(item.seq, f"{told} missing, or {item.seq} is out of place")
+        self._skip(missing)
+        return None
 
-    def _follow(self, item: Line, content: dict[str, Any]) -> None:
-        """Does it make sense after what stands before?"""
+    def _skip(self, lines: range) -> None:
+        if self._unread and self._unread[-1].stop == lines.start:
+            lines = range(self._unread.pop().start, lines.stop)
+        self._unread.append(lines)
+
+    def _follow(self, item: Line, content: dict[str, Any]) -> str:
+        """What makes no sense after what stands before; empty if all does."""
+        began = content.get("attempt")
         if item.seq == 1 and item.kind != "began":
-            raise _Broken("the first line is not the beginning of a trail")
+            return "the first line is not the beginning of a trail"
         if item.kind == "attempt":
             self._open[item.id] = item.seq
         elif item.kind in ("end", "lost"):
-            began = content.get("attempt")
             known = self._open.pop(item.id, None)
-            if known != began and not (known is None and _before(began, self._first)):
-                raise _Broken(f"line {item.seq} ends what was not under way")
+            if known != began and not (known is None and self._unknown(began)):
+                return f"line {item.seq} ends what was not under way"
+            if item.kind == "lost" and type(began) is int:
+                self._lost[item.id] = began
         elif item.kind == "egress":
-            known, began = self._open.get(item.id), content.get("attempt")
-            if known != began and not (known is None and _before(began, self._first)):
-                raise _Broken(f"line {item.seq} tells of what was not under way")
+            # A process that was taken for dead, or whose trail could not be written for a while,
+            # may live on: what it still tells is no sign of tampering.
+            known = self._open.get(item.id, self._lost.get(item.id))
+            if known != began and not (known is None and self._unknown(began)):
+                return f"line {item.seq} tells of what was not under way"
         elif item.kind == "pruned" and (content.get("first"), content.get("after")) == self._anchor:
             self._anchored = True
+        return ""
 
-    def arrive(self, wanted: tuple[int | None, str] | None) -> None:
-        self._at = None
-        if not self._count:
-            raise _Broken("there is no line")
+    def _unknown(self, began: object) -> bool:
+        """Whether that line was pruned, is missing or cannot be read."""
+        return type(began) is int and (
+            began < self._first or any(began in lines for lines in self._unread)
+        )
+
+    def arrive(self) -> None:
+        if self._last is None:
+            self.note(None, "there is no line")
+            return
         if not self._anchored:
-            raise _Broken("nothing in the trail says that its beginning was pruned")
+            self.note(None, "nothing in the trail says that its beginning was pruned")
+        wanted = self.wanted
         if wanted is None or self._met:
             return
         if self._anchor and wanted in (
             (self._anchor[0] - 1, self._anchor[1]),
             (None, self._anchor[1]),
         ):
-            if self._allow_pruned:
-                return
-            raise _Broken("pruned up to the given head: nothing before or after it is proved")
-        if wanted[0] is not None and wanted[0] < self._first:
-            raise _Broken(f"line {wanted[0]}, the head that was given, has been pruned since")
-        raise _Broken(
-            "the head that was given is not in the trail: lines were changed or taken away"
-        )
+            if not self._allow_pruned:
+                self.note(None, "pruned up to the given head: nothing before or after it is proved")
+        elif wanted[0] is not None and wanted[0] < self._first:
+            self.note(None, f"line {wanted[0]}, the head that was given, has been pruned since")
+        else:
+            self.note(
+                None,
+                "the head that was given is not in the trail: lines were changed or taken away",
+            )
 
-    def verdict(self, *, problem: str = "") -> Verdict:
+    def verdict(self) -> Verdict:
+        before = self._good if self._before_problem is None else self._before_problem
         return Verdict(
-            lines=self._count,
+            lines=before,
             first=self._first,
             head=self._last,
             open=frozenset(self._open),
-            problem=problem,
-            at=self._at if problem else None,
+            problems=tuple(self._problems),
+            more=self._more,
+            after=self._good - before,
         )
 
 
-def _before(began: object, first: int) -> bool:
-    return type(began) is int and began < first
+def _read(item: Line, previous: str | None) -> dict[str, Any]:
+    """What it says. `previous`: None if its place in the chain cannot be checked."""
+    try:
+        body = item.body.encode("ascii")
+        chained_here = previous is None or chained(previous, item.body) == item.hash
+        if not _is_hash(item.hash) or not chained_here:
+            raise _Broken(f"line {item.seq} is not what was written, or not what stood here")
+        content = json.loads(body)
+        if not isinstance(content, dict) or content.get("seq") != item.seq:
+            raise _Broken(f"line {item.seq} says that it is another one")
+    except (ValueError, RecursionError):
+        raise _Broken(f"line {item.seq} is not a line") from None
+    if _searched(content) != tuple(item[1:6]):
+        raise _Broken(f"line {item.seq} is found by other words than it says")
+    return content
+
+
+def _is_hash(text: str) -> bool:
+    return len(text) == 64 and set(text) <= set("0123456789abcdef")
 
 
 def _wanted(head: str) -> tuple[int | None, str] | None:
     if not head:
         return None
     seq, colon, hash_ = head.strip().lower().rpartition(":")
-    digits = len(hash_) == 64 and set(hash_) <= set("0123456789abcdef")
-    if not digits or (colon and not (seq.isascii() and seq.isdecimal() and len(seq) < 20)):
+    if not _is_hash(hash_) or (colon and not (seq.isascii() and seq.isdecimal() and len(seq) < 20)):
         raise _Broken("the head that was given is none: it is a hash, or a line's number:hash")
     return (int(seq) if colon else None), hash_
 

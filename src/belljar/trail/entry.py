@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,31 +23,55 @@ if TYPE_CHECKING:
 INLINE_BYTES = 1 << 20
 """More than that is hashed on another thread: the loop has other runs to serve."""
 
+Content = dict[str, Any]
+Said = Content | Callable[[], Content]
+"""What a line is to say, or what makes it, on another thread."""
+
 
 class Book(Protocol):
     """What takes lines down; see `writer`."""
 
-    def put(self, kind: str, entry: Entry, content: dict[str, Any]) -> Awaitable[None]:
+    def put(self, kind: str, entry: Entry, said: Said) -> Awaitable[None]:
         """Durable when the awaited thing returns; TrailError when it could not be written. It is
-        written also if nobody waits."""
+        written also if nobody waits: whoever calls this may be cancelled from here on."""
+
+    def trouble(self) -> str:
+        """Why nothing can be written now; empty if it can."""
+
+
+class CallbackFailed(Exception):
+    """What the caller's own `on_output`, `on_usage` or `on_event` raised, on its way to the caller:
+    no fault of the host's."""
+
+    def __init__(self, failure: Exception) -> None:
+        super().__init__(repr(failure))
+        self.failure = failure
 
 
 class Entry:
     """`async with` it: what leaves the block with an exception has ended so.
 
-    Without a book it is never written."""
+    Without a book it is never written. Nothing is awaited between the moment it is over and the
+    moment its end is on its way: a caller who is cancelled leaves no attempt open."""
 
     def __init__(
-        self, book: Book | None = None, content: dict[str, Any] | None = None, *, tenant: str = ""
+        self,
+        book: Book | None = None,
+        said: Said | None = None,
+        *,
+        tenant: str = "",
+        sandbox: str = "",
     ) -> None:
         self.id = os.urandom(16).hex()
         self.seq = 0
         """Which line the attempt became; the book's to set."""
-        self.tenant: str = (content or {}).get("tenant") or tenant
-        self._sandbox: str = (content or {}).get("sandbox") or ""
+        self.slow = False
+        """A line of it was made on another thread; the book's, to keep their order."""
+        self.tenant = tenant
+        self._sandbox = sandbox
         self._book = book
         self._over = book is None
-        self._attempt = book.put("attempt", self, content or {}) if book else None
+        self._attempt = book.put("attempt", self, said or {}) if book else None
 
     async def written(self) -> None:
         """Nothing may run before this has returned."""
@@ -75,14 +99,10 @@ class Entry:
             return result
         from belljar.trail import records
 
-        self._over = True
         if result.execution_id != self.id:
             result = dataclasses.replace(result, execution_id=self.id)
-        if sum(len(file.content or b"") for file in result.files) > INLINE_BYTES:
-            content = await asyncio.to_thread(records.answered, result)
-        else:
-            content = records.answered(result)
-        await self._last(content)
+        large = sum(len(file.content or b"") for file in result.files) > INLINE_BYTES
+        await self._last((lambda: records.answered(result)) if large else records.answered(result))
         return result
 
     async def close(self, status: str = "ok", **more: Any) -> None:
@@ -91,32 +111,39 @@ class Entry:
             return
         from belljar.trail import records
 
-        self._over = True
         await self._last(records.ended(status, **more))
 
     async def fail(self, error: BaseException) -> None:
-        """The end of something that raised. What is cancelled does not wait for the trail."""
-        if self._over or self._book is None or isinstance(error, TrailError):
+        """The end of something that raised. What is cancelled does not wait for the trail, nor does
+        what failed because of it."""
+        if self._over or self._book is None:
             return
         from belljar.trail import records
 
-        self._over = True
         told = records.ended(_status(error), error=_name(error))
-        if isinstance(error, Exception):
+        if isinstance(error, Exception) and not isinstance(error, TrailError):
             await self._last(told)
         else:
-            self._book.put("end", self, told)
+            self._put_last(told)
 
-    async def _last(self, content: dict[str, Any]) -> None:
+    async def _last(self, said: Said) -> None:
         """On its way before the attempt is waited for, if that has not been done: one transaction
         has both."""
-        assert self._book is not None
-        ending = self._book.put("end", self, content)
+        ending = self._put_last(said)
         await self.written()
         await ending
 
+    def _put_last(self, said: Said) -> Awaitable[None]:
+        assert self._book is not None
+        self._over = True
+        return self._book.put("end", self, said)
+
     async def __aenter__(self) -> Entry:
-        await self.written()
+        try:
+            await self.written()
+        except BaseException as error:
+            await self.fail(error)
+            raise
         return self
 
     async def __aexit__(
@@ -150,8 +177,11 @@ class Recorder:
         """The same for another sandbox."""
         return Recorder(self._book, self._settings, self._caller, sandbox=sandbox)
 
-    async def entry(self, action: str, request: Request, **more: Any) -> Entry:
-        """An attempt that is on its way into the trail; see `Entry.written`."""
+    async def entry(
+        self, action: str, request: Request, *, refused: bool = False, **more: Any
+    ) -> Entry:
+        """An attempt that is on its way into the trail; see `Entry.written`. `refused`: it will not
+        run, and its line is a short one: turning somebody away must not cost more than asking."""
         if self._book is None:
             return Entry(tenant=self._caller.tenant)
         from belljar.trail import records
@@ -160,11 +190,18 @@ class Recorder:
         more = {"sandbox": self.sandbox, **more}
 
         def content() -> dict[str, Any]:
+            if refused:
+                told = records.asked(action, request, self._caller, hashed=False, **more)
+                return records.cut(told)
             return records.asked(action, request, self._caller, most_text=most_text, **more)
 
-        if records.size(request) > INLINE_BYTES:
-            return Entry(self._book, await asyncio.to_thread(content))
-        return Entry(self._book, content())
+        large = records.size(request, hashed=not refused) > INLINE_BYTES
+        return Entry(
+            self._book,
+            content if large else content(),
+            tenant=records.text(self._caller.tenant) or "",
+            sandbox=self.sandbox,
+        )
 
 
 class Recorders:
@@ -182,6 +219,14 @@ class Recorders:
         book = await asyncio.shield(self._book)
         return Recorder(book, self._settings, caller, sandbox=sandbox)
 
+    def trouble(self) -> str:
+        """Why nothing can be written now; empty if it can, or if nobody has tried yet."""
+        if self._book is None or not self._book.done():
+            return ""
+        if error := self._book.exception():
+            return str(error)
+        return self._book.result().trouble()
+
     async def close(self) -> None:
         if self._book and (await asyncio.wait([self._book])) and not self._book.exception():
             await asyncio.to_thread(self._book.result().close)
@@ -194,11 +239,13 @@ def _open(settings: Settings) -> Writer:
 
 
 def _status(error: BaseException) -> str:
-    if not isinstance(error, Exception):
+    if isinstance(error, CallbackFailed) or not isinstance(error, Exception):
         return "cancelled"
     return "refused" if isinstance(error, (InvalidRequest, Busy, Closed)) else "failed"
 
 
 def _name(error: BaseException) -> str:
     """Not its message: that may quote what was asked."""
+    if isinstance(error, CallbackFailed):
+        error = error.failure
     return type(error).__name__ if isinstance(error, Exception) else ""

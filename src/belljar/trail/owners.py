@@ -32,6 +32,17 @@ class Owner:
             self._descriptor = _held(store.owners_folder(), self.id)
             _mine.add(self)
 
+    def renew(self) -> None:
+        """Whoever deletes our file makes others take us for dead; then there is a new one."""
+        if self._descriptor is None or os.fstat(self._descriptor).st_nlink:
+            return
+        with self._store.opening():  # nobody judges us meanwhile
+            with contextlib.suppress(OSError):
+                (self._store.owners_folder() / self.id).unlink()
+            old, self._descriptor = self._descriptor, None
+            os.close(old)
+            self._descriptor = _held(self._store.owners_folder(), self.id)
+
     def attach(self, connection: sa.Connection) -> None:
         """Lives as long as the connection that writes does."""
         if not self._store.file:

@@ -26,6 +26,11 @@ MOST_FILES = 1000
 NAMES_BYTES = 32 * 1024
 """The same for all names of a list together, as they are written."""
 
+SHORT_BYTES = 1024
+"""A line that is no longer is never cut."""
+_SMALL_BYTES = 100
+_KEPT = frozenset({"kind", "id", "time", "tenant", "status", "attempt", "owner", "action"})
+
 _LIMITS = tuple(item.name for item in fields(Limits))
 _encode = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
@@ -92,15 +97,31 @@ def sha256(content: str | bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def size(request: Request) -> int:
-    """What hashing a request's contents will read, about; to decide on which thread."""
-    return sum(
-        len(content)
+def size(request: Request, *, hashed: bool = True) -> int:
+    """What hashing a request's contents will read, about; to decide on which thread. `hashed`: as
+    that of `asked`."""
+    code = len(request.code) if isinstance(request.code, str) else 0
+    return code + sum(
+        len(content) if hashed else len(str(name))
         for given in (request.files, request.inputs)
         if isinstance(given, Mapping)
-        for content in given.values()
+        for name, content in given.items()
         if isinstance(content, (str, bytes))
     )
+
+
+def cut(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The small fields of a line, and one hash of all of them: whoever has what was asked can still
+    show that it was this. A short line stays as it is."""
+    whole = canonical(content)
+    if len(whole) <= SHORT_BYTES:
+        return dict(content)
+    small = {
+        name: value
+        for name, value in content.items()
+        if name in _KEPT or len(_encode(value)) <= _SMALL_BYTES
+    }
+    return {**small, "cut": {"bytes": len(whole), "sha256": sha256(whole)}}
 
 
 def listed(items: Iterable[tuple[object, object, object]]) -> dict[str, Any]:
@@ -128,12 +149,12 @@ def _fitting(names: Iterable[object]) -> int:
     return count
 
 
-def contents(given: object) -> dict[str, Any]:
+def contents(given: object, *, hashed: bool = True) -> dict[str, Any]:
     """Files by name, as a caller gives them."""
     if not isinstance(given, Mapping):
         return {"listed": []}
     return listed(
-        (name, len(content), sha256(content))
+        (name, len(content), sha256(content) if hashed else None)
         if isinstance(content, (str, bytes))
         else (name, None, None)
         for name, content in given.items()
@@ -173,11 +194,12 @@ def asked(
     caller: Caller,
     *,
     most_text: int = 0,
+    hashed: bool = True,
     argv: object = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """An attempt. `most_text`: the longest code whose text is kept, 0 for none. Never variables:
-    their values are often secrets."""
+    """An attempt. `most_text`: the longest code whose text is kept, 0 for none. `hashed`: with the
+    hashes of files, too. Never variables: their values are often secrets."""
     line: dict[str, Any] = {
         "action": action,
         "tenant": text(caller.tenant),
@@ -187,8 +209,8 @@ def asked(
         "environment": text(request.environment),
         "engine": text(request.engine),
         "limits": {name: number(getattr(request.limits, name, None)) for name in _LIMITS},
-        "files": contents(request.files),
-        "inputs": contents(request.inputs),
+        "files": contents(request.files, hashed=hashed),
+        "inputs": contents(request.inputs, hashed=hashed),
         "filter": text(request.filter),
         "language_level": text(request.language_level),
         **{name: plain(value) for name, value in more.items() if value not in ("", None)},

@@ -26,6 +26,8 @@ WRITE = "belljar_write"
 BUSY_S = 15.0
 """How long another process may hold the database before a write fails."""
 CONNECT_S = 10
+RESERVE_BYTES = 64 << 20
+"""Of the disk, or a twentieth of a small one: kept for what is under way."""
 _OPENING = 0x42656C6C  # keys of PostgreSQL's advisory locks
 _WRITING = _OPENING + 1
 
@@ -73,6 +75,21 @@ class Store:
         """One process at a time appends. SQLite's transaction itself is the lock."""
         if not self.file:
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITING})")
+
+    def short_of_room(self) -> str:
+        """Why no attempt should be written, although ends still can be; empty if there is room.
+        A database elsewhere has a disk of its own to look after."""
+        if self.file is None:
+            return ""
+        try:
+            disk = os.statvfs(self.file.parent)
+        except OSError:
+            return ""  # writing will say why it fails
+        free = disk.f_bavail * disk.f_frsize
+        reserve = min(RESERVE_BYTES, disk.f_blocks * disk.f_frsize // 20)
+        if free >= reserve:
+            return ""
+        return f"the disk has {free >> 10} KiB left; the last {reserve >> 10} are for what runs"
 
     def owners_folder(self) -> Path:
         assert self.file is not None

@@ -13,15 +13,18 @@ import queue
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
 
 from belljar.errors import TrailError
 from belljar.trail import chain, prune, records
-from belljar.trail.entry import Entry
+from belljar.trail.entry import Content, Entry, Said
+from belljar.trail.owed import Owed
 from belljar.trail.owners import Owner
 from belljar.trail.statements import Statements
 from belljar.trail.store import WRITE, Store
@@ -29,16 +32,39 @@ from belljar.trail.tables import under_way
 
 MOST_LINES = 1000
 """In one transaction."""
+RETRY_S = 1.0
+"""How often a trail that could not be written is tried again, with what it is owed."""
+LOOK_S = 0.2
+"""How often the disk is looked at, and whether we are taken for dead."""
+TENANT_BYTES_A_MINUTE = 4 << 20
+"""Of one tenant's lines; when they are written, long ones are cut to hashes and small fields."""
 _RETAIN_EVERY_S = 3600.0
 
 
 @dataclass(eq=False, slots=True)
-class _Item:
+class Item:
     kind: str
     entry: Entry
-    content: dict[str, Any]
     loop: asyncio.AbstractEventLoop
     done: asyncio.Future[None]
+    said: Said
+    time: str = field(default_factory=records.now)
+
+    @property
+    def content(self) -> Content:
+        assert isinstance(self.said, dict)
+        return self.said
+
+    def make(self) -> None:
+        """What the line says, if that is still to be made. It must be written in any case: the end
+        of an attempt above all."""
+        said = self.said
+        if not isinstance(said, dict):
+            try:
+                said = said()
+            except Exception as error:
+                said = records.ended("failed", error=type(error).__name__)
+        self.said = {**said, "kind": self.kind, "id": self.entry.id, "time": self.time}
 
 
 class Writer:
@@ -50,9 +76,15 @@ class Writer:
         self._keep_days = keep_days
         self._retain_at = time.monotonic()
         self._pid = os.getpid()
-        self._gathered: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
-        self._doubtful: set[str] = set()
-        """Attempts whose callers were told that they are not in the trail, or their end is not."""
+        self._gathered: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._slow: ThreadPoolExecutor | None = None
+        """One thread, which makes long lines in their order."""
+        self._owed = Owed()
+        self._spending = _Spending()
+        self._trouble = ""
+        self._short = ""
+        """Why nothing new may be begun."""
+        self._look_at = 0.0
         self._closed = False
         self._connection: sa.Connection | None = None
         with store.opening():
@@ -70,7 +102,7 @@ class Writer:
 
     # -- for the loop ------------------------------------------------------------------------------
 
-    def put(self, kind: str, entry: Entry, content: dict[str, Any]) -> Awaitable[None]:
+    def put(self, kind: str, entry: Entry, said: Said) -> Awaitable[None]:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         if self._closed or self._pid != os.getpid():
@@ -78,15 +110,30 @@ class Writer:
             done.set_exception(_failed(why, ran=kind != "attempt"))
             done.exception()  # seen, also if nobody waits
             return done
-        content = {**content, "kind": kind, "id": entry.id, "time": records.now()}
-        self._gathered.put(_Item(kind, entry, content, loop, done))
+        item = Item(kind, entry, loop, done, said)
+        if entry.slow or not isinstance(said, dict):
+            entry.slow = True  # what follows must not overtake it
+            if self._slow is None:
+                self._slow = ThreadPoolExecutor(1, thread_name_prefix="belljar-trail-hash")
+            self._slow.submit(self._make, item)
+        else:
+            self._make(item)
         return done
+
+    def _make(self, item: Item) -> None:
+        item.make()
+        self._gathered.put(item)
+
+    def trouble(self) -> str:
+        return self._trouble or self._store.short_of_room()
 
     def close(self) -> None:
         """Writes what has gathered, then lets go. Blocks; not for the loop's thread."""
         if self._closed:
             return
         self._closed = True
+        if self._slow:
+            self._slow.shutdown()
         self._gathered.put(None)
         self._thread.join()
         _open.discard(self)
@@ -104,7 +151,8 @@ class Writer:
                 refused = self._write(batch)
             except Exception as error:
                 self._disconnect()  # the next batch finds out whether the database is back
-                self._doubtful.update(item.entry.id for item in batch)
+                self._trouble, self._look_at = _words(error), 0.0
+                self._owed.failed(batch)
                 _wake(batch, {item: _failed(error, ran=item.kind != "attempt") for item in batch})
             else:
                 _wake(batch, refused)
@@ -113,40 +161,65 @@ class Writer:
         with contextlib.suppress(Exception):  # then the next who opens it calls them lost
             self._leave()
 
-    def _gather(self) -> tuple[list[_Item], bool]:
-        """Waits for one line and takes whatever else is there; False with the last ones."""
-        batch: list[_Item] = []
+    def _gather(self) -> tuple[list[Item], bool]:
+        """Waits for one line and takes whatever else is there; False with the last ones. None at
+        all if the trail is to be tried again."""
+        batch: list[Item] = []
+        patience_s = RETRY_S if self._trouble or self._owed else None
         while not batch or (len(batch) < MOST_LINES and not self._gathered.empty()):
-            item = self._gathered.get()
+            try:
+                item = self._gathered.get(timeout=patience_s)
+            except queue.Empty:
+                break
             if item is None:
                 return batch, False
             batch.append(item)
         return batch, True
 
-    def _write(self, batch: list[_Item]) -> dict[_Item, TrailError]:
-        """One transaction; those whose line cannot follow, and why."""
-        if not batch:
-            return {}
-        try:
-            refused, page = self._transact(batch, careful=False)
-        except _Stale:
-            refused, page = self._transact(batch, careful=True)
-        self._doubtful.clear()
-        for item in batch:
-            if item.kind == "attempt":
-                item.entry.seq = page.seqs[item.entry.id]
+    def _write(self, batch: list[Item]) -> dict[Item, TrailError]:
+        """One transaction; those whose line cannot follow, and why. The last of the disk is for
+        what is under way: nothing new is begun there."""
+        self._look_around()
+        short = self._short
+        refused: dict[Item, TrailError] = {}
+        if short:
+            refused = {i: _failed(short, ran=False) for i in batch if i.kind == "attempt"}
+            batch = [item for item in batch if item not in refused]
+        if batch or (self._owed and not short):
+            try:
+                late, page = self._transact(batch, careful=False)
+            except _Stale:
+                late, page = self._transact(batch, careful=True)
+            self._owed.paid()
+            refused |= late
+            for item in batch:
+                if item.kind == "attempt":
+                    item.entry.seq = page.seqs[item.entry.id]
+        for item in refused:
+            self._owed.turned_away(item)
+        self._trouble = short
         return refused
 
+    def _look_around(self) -> None:
+        """At what the kernel knows; not for every transaction."""
+        if (now := time.monotonic()) < self._look_at:
+            return
+        self._look_at = now + LOOK_S
+        self._short = self._store.short_of_room()
+        self._owner.renew()
+
     def _transact(
-        self, batch: list[_Item], *, careful: bool
-    ) -> tuple[dict[_Item, TrailError], _Page]:
+        self, batch: list[Item], *, careful: bool
+    ) -> tuple[dict[Item, TrailError], _Page]:
         connection = self._connected()
         with connection.begin():
             self._store.take_turn(connection)
-            page = _Page(connection, self._statements, self._owner.id)
+            page = _Page(connection, self._statements, self._owner.id, self._spending)
+            if self._owed:
+                page.settle(self._owed)
             refused = page.add(batch, careful=careful)
-            if self._doubtful:
-                page.lose(sorted(self._doubtful))
+            if self._owed.doubtful:
+                page.lose(sorted(self._owed.doubtful))
             page.write()
         return refused, page
 
@@ -155,7 +228,8 @@ class Writer:
         connection = self._connected()
         with connection.begin():
             self._store.take_turn(connection)
-            page = _Page(connection, self._statements, self._owner.id)
+            page = _Page(connection, self._statements, self._owner.id, self._spending)
+            page.settle(self._owed)
             mine = sa.select(under_way.c.id).where(under_way.c.owner == self._owner.id)
             page.lose(connection.scalars(mine).all(), kind="end", status="closed")
             page.write()
@@ -179,7 +253,7 @@ class Writer:
         connection = self._connected()
         with connection.begin():
             self._store.take_turn(connection)
-            page = _Page(connection, self._statements, self._owner.id)
+            page = _Page(connection, self._statements, self._owner.id, self._spending)
             if self._statements.last(connection) is None:
                 page.append(_beginning())
             owners = connection.scalars(sa.select(under_way.c.owner).distinct()).all()
@@ -241,10 +315,13 @@ class _Stale(Exception):
 class _Page:
     """The lines of one transaction, in order, and what they change in the list of open attempts."""
 
-    def __init__(self, connection: sa.Connection, statements: Statements, owner: str) -> None:
+    def __init__(
+        self, connection: sa.Connection, statements: Statements, owner: str, spending: _Spending
+    ) -> None:
         self._connection = connection
         self._statements = statements
         self._owner = owner
+        self._spending = spending
         self._head = statements.last(connection) or chain.Head(0, records.GENESIS)
         self._lines: list[chain.Line] = []
         self._opened: dict[str, int] = {}
@@ -252,22 +329,23 @@ class _Page:
         self.seqs: dict[str, int] = {}
         """Attempt → its line."""
 
-    def add(self, batch: Sequence[_Item], *, careful: bool) -> dict[_Item, TrailError]:
+    def add(self, batch: Sequence[Item], *, careful: bool) -> dict[Item, TrailError]:
         """Those whose line cannot follow, and why. `careful`: looks whether attempts are open;
         those of a living process always are, but for a mistake about its life."""
-        refused: dict[_Item, TrailError] = {}
+        refused: dict[Item, TrailError] = {}
         still = self._open_of([item.entry.id for item in batch]) if careful else {}
         for item in batch:
-            id_ = item.entry.id
+            id_, tenant = item.entry.id, item.entry.tenant
             if item.kind == "attempt":
-                seq = self.append({**item.content, "owner": self._owner})
+                seq = self.append({**item.content, "owner": self._owner}, tenant)
                 self._opened[id_] = self.seqs[id_] = seq
             elif id_ in self._opened:
-                self.append({**item.content, "attempt": self._opened[id_]})
+                self.append({**item.content, "attempt": self._opened[id_]}, tenant)
                 if item.kind == "end":
                     del self._opened[id_]
-            elif item.entry.seq and (id_ in still or not careful):
-                self.append({**item.content, "attempt": item.entry.seq})
+            elif item.entry.seq and (item.kind == "egress" or id_ in still or not careful):
+                # What was tried is told also of an attempt that was given up for lost.
+                self.append({**item.content, "attempt": item.entry.seq}, tenant)
                 if item.kind == "end":
                     self._closed.append(id_)
             else:
@@ -275,6 +353,18 @@ class _Page:
                     "its attempt is not there, or was given up for lost", ran=True
                 )
         return refused
+
+    def settle(self, owed: Owed) -> None:
+        """What could not be written when it was time, but for attempts to be given up."""
+        for item, content in owed.late_contents():
+            if item.entry.seq:
+                self.append({**content, "attempt": item.entry.seq}, item.entry.tenant)
+        for tenant, why, count in owed.refused():
+            told = {"id": os.urandom(16).hex(), "time": records.now()}
+            asked = {"kind": "attempt", "action": "refusals", "tenant": tenant}
+            seq = self.append({**told, **asked, "owner": self._owner})
+            ended = records.ended("refused", error=why, count=count)
+            self.append({**told, "kind": "end", **ended, "attempt": seq})
 
     def lose(self, ids: Sequence[str], *, kind: str = "lost", status: str = "lost") -> None:
         """Those of them that are still open."""
@@ -296,8 +386,10 @@ class _Page:
             if self._statements.close.many(self._connection, gone) != len(gone):
                 raise _Stale
 
-    def append(self, content: dict[str, Any]) -> int:
+    def append(self, content: Content, tenant: str = "") -> int:
         item = chain.line(self._head.seq + 1, self._head.hash, content)
+        if tenant and not self._spending.allows(tenant, len(item.body)):
+            item = chain.line(item.seq, self._head.hash, records.cut(content))
         self._lines.append(item)
         self._head = chain.Head(item.seq, item.hash)
         return item.seq
@@ -317,22 +409,49 @@ def _beginning() -> dict[str, Any]:
     return {"kind": "began", "id": os.urandom(16).hex(), "time": records.now(), "format": 1}
 
 
-def _failed(why: object, *, ran: bool) -> TrailError:
+def _words(why: object) -> str:
     cause = getattr(why, "orig", None) or why  # the database's own words, without the statement
     told = str(cause).strip().splitlines()
+    return told[0][:300] if told else type(cause).__name__
+
+
+def _failed(why: object, *, ran: bool) -> TrailError:
     return TrailError(
         ("the run ended, but that" if ran else "the attempt")
-        + f" could not be written to the trail: {told[0][:300] if told else type(cause).__name__}",
-        hint="its result is withheld, and the trail will call it lost; run it again"
+        + f" could not be written to the trail: {_words(why)}",
+        hint="its result is withheld, and the trail will call it lost; run it again only if it "
+        "may run twice"
         if ran
         else "nothing was run; try again when the trail's database is back",
         ran=ran,
     )
 
 
-def _wake(batch: Iterable[_Item], errors: Mapping[_Item, TrailError]) -> None:
+class _Spending:
+    """What the lines of each tenant have taken in this minute."""
+
+    def __init__(self) -> None:
+        self._minute = 0
+        self._bytes: Counter[str] = Counter()
+
+    def allows(self, tenant: str, size: int) -> bool:
+        """Counts it; False: only what is short may be written."""
+        minute = int(time.monotonic() // 60)
+        if minute != self._minute:
+            self._minute = minute
+            self._bytes.clear()
+        self._bytes[tenant] += min(size, records.SHORT_BYTES)
+        if size <= records.SHORT_BYTES:
+            return True
+        if self._bytes[tenant] + size > TENANT_BYTES_A_MINUTE:
+            return False
+        self._bytes[tenant] += size - records.SHORT_BYTES
+        return True
+
+
+def _wake(batch: Iterable[Item], errors: Mapping[Item, TrailError]) -> None:
     """One call into each loop, however many wait there."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Item, TrailError | None]]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Item, TrailError | None]]] = {}
     for item in batch:
         by_loop.setdefault(item.loop, []).append((item, errors.get(item)))
     for loop, woken in by_loop.items():
@@ -340,7 +459,7 @@ def _wake(batch: Iterable[_Item], errors: Mapping[_Item, TrailError]) -> None:
             loop.call_soon_threadsafe(_set, woken)
 
 
-def _set(woken: list[tuple[_Item, TrailError | None]]) -> None:
+def _set(woken: list[tuple[Item, TrailError | None]]) -> None:
     for item, error in woken:
         if item.done.done():
             continue

@@ -89,6 +89,13 @@ def _show_by_default(error: BaseException) -> None:
         _display(type(error), error, error.__traceback__)
 
 
+def name_of(error: BaseException) -> str:
+    """MemoryError is the interpreter's own, which is a verdict; never the code's of that name."""
+    name = type(error).__name__[:200]
+    forged = name == "MemoryError" and not isinstance(error, MemoryError)
+    return "__main__." + name if forged else name
+
+
 def _write_report(error: BaseException, report: object) -> None:
     text = "".join(_format_exception(type(error), error, error.__traceback__))
     try:
@@ -97,7 +104,7 @@ def _write_report(error: BaseException, report: object) -> None:
         message = "<the message could not be made>"
     limit = REPORT_BYTES // 8  # JSON may need six bytes for a character
     content = {
-        "name": type(error).__name__[:200],
+        "name": name_of(error),
         "message": message[: limit // 4],
         "traceback": text[-limit:],
     }

@@ -39,7 +39,7 @@ def tell(error: BaseException, streams: Streams) -> dict[str, str]:
         except Exception:
             streams.complain(text)
     return {
-        "name": type(error).__name__[:200],
+        "name": ending.name_of(error),
         "message": cut(_message(error), MESSAGE_CHARS),
         "traceback": cut(text, TRACEBACK_CHARS),
     }

@@ -20,6 +20,8 @@ from typing import Any, Callable, Dict, Optional, Tuple
 CODE = "/workspace/main.py"
 LIBRARY = "/workspace/_belljar_restricted.zip"
 REFUSALS = 20
+SEAL = "@belljar-seal@"
+"""Replaced by the host, for each run: with it a refusal is known to be ours."""
 
 BUILTINS = (
     "all", "any", "ascii", "bin", "bytearray", "classmethod", "dict", "enumerate", "filter",
@@ -80,7 +82,7 @@ def compiled(source: str) -> types.CodeType:
     compile(source, CODE, "exec", dont_inherit=True)  # what is no Python at all says so as usual
     result = compile_restricted_exec(source, CODE)
     if result.code is None:
-        raise RestrictedSyntaxError("; ".join(map(_refusal, result.errors[:REFUSALS])))
+        raise RestrictedSyntaxError(SEAL + "; ".join(map(_refusal, result.errors[:REFUSALS])))
     return result.code
 
 

@@ -95,7 +95,8 @@ def _why(result: Result) -> str:
     if result.status in _CUT_SHORT:
         return _CUT_SHORT[result.status]
     if result.signal is None:
-        return ""
+        lost = result.status == "killed"
+        return "belljar: the sandbox was lost before the code had ended" if lost else ""
     try:
         return f"belljar: the code was killed by {signal.Signals(result.signal).name}"
     except ValueError:

@@ -45,7 +45,8 @@ async def health(request: Request) -> Response:
 
 @router.get(
     "/ready",
-    summary="Whether runs are welcome: sandboxes wait, and the server does not end",
+    summary="Whether runs are welcome: sandboxes wait, the trail can be written, and the server "
+    "does not end",
     operation_id="ready",
     response_class=Response,
     responses=responses(ReadyAnswer, 403, 503),
@@ -57,6 +58,10 @@ async def ready(request: Request) -> Response:
         raise ApiError("shutting_down", "the server is shutting down", retry_after_s=5)
     if not server.ready:
         raise ApiError("starting", "sandboxes are being prepared", retry_after_s=1)
+    if server.jar.trail_trouble():
+        raise ApiError(
+            "trail_error", "the trail cannot be written, so nothing runs", retry_after_s=5
+        )
     return _json({"ready": True})
 
 

@@ -14,6 +14,7 @@ from belljar.errors import LimitExceeded, NetworkRefused
 from belljar.kept import events
 from belljar.server import running, streams
 from belljar.server.bodies import StrictRoute
+from belljar.server.errors import ApiError
 from belljar.server.gate import visit_of
 from belljar.server.openapi import responses
 from belljar.server.sandboxes import Owned, described
@@ -99,16 +100,21 @@ async def make(asked: SandboxRequest, request: Request) -> Response:
 
 @router.get(
     "",
-    summary="The sandboxes of this key's tenant",
+    summary="The sandboxes of this key's tenant; with `everyone`, for operators, those of all",
     operation_id="sandboxes",
     response_class=Response,
     responses=responses(SandboxesAnswer, 401, 403),
 )
-async def every(request: Request) -> Response:
+async def every(request: Request, everyone: bool = False) -> Response:
     server: Server = request.app.state.server
-    tenant = visit_of(request).tenant
-    assert tenant is not None
-    return reply({"sandboxes": [described(owned) for owned in server.book.of(tenant)]})
+    visit = visit_of(request)
+    assert visit.tenant is not None
+    if everyone and not visit.operator:
+        raise ApiError(
+            "forbidden", "this is for operators", hint="belljar keys add NAME --operator"
+        )
+    found = server.book.everybodys() if everyone else server.book.of(visit.tenant)
+    return reply({"sandboxes": [described(owned) for owned in found]})
 
 
 @router.get(
@@ -125,14 +131,19 @@ async def one(sandbox_id: str, request: Request) -> Response:
 
 @router.delete(
     "/{sandbox_id}",
-    summary="End a sandbox and everything in it; branches of it live on",
+    summary="End a sandbox and everything in it; branches of it live on. Operators can end any",
     operation_id="end_sandbox",
     response_class=Response,
     responses=responses(DoneAnswer, *ASKING),
 )
 async def end(sandbox_id: str, request: Request) -> Response:
-    server, owned = owned_by(request, sandbox_id)
-    await asyncio.shield(server.book.end(owned))
+    server: Server = request.app.state.server
+    visit = visit_of(request)
+    assert visit.tenant is not None
+    owned = server.book.find(visit, sandbox_id, anybodys=True)
+    own = owned.tenant.name == visit.tenant.name
+    why = "it was closed" if own else "an operator ended it"
+    await asyncio.shield(server.book.end(owned, why))
     return reply({"done": True})
 
 

@@ -157,8 +157,11 @@ def _tell(error: BaseException) -> None:
         message = "<the message could not be made>"
     try:
         text = "".join(_form(type(error), error, error.__traceback__))
+        name = type(error).__name__[:200]
+        if name == "MemoryError" and not isinstance(error, MemoryError):
+            name = "__main__." + name  # the interpreter's own is a verdict
         report = {
-            "name": type(error).__name__[:200],
+            "name": name,
             "message": message[: REPORT_CHARACTERS // 4],
             "traceback": text[-REPORT_CHARACTERS:],
         }
