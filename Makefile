@@ -74,7 +74,8 @@ compat: setup environments  ## public test suites inside a sandbox beside the ba
 
 soak: setup environments  ## a server under mixed load and faults, a report: HOURS=0.1 SEED= WORKERS=6 RATE=15 FAULTS=all
 	$(BIN)/python -m soak $(if $(HOURS),--hours $(HOURS)) $(if $(SEED),--seed $(SEED)) \
-		$(if $(WORKERS),--workers $(WORKERS)) $(if $(RATE),--rate $(RATE)) $(if $(FAULTS),--faults $(FAULTS))
+		$(if $(WORKERS),--workers $(WORKERS)) $(if $(RATE),--rate $(RATE)) $(if $(FAULTS),--faults $(FAULTS)) \
+		$(if $(DOCKER),--docker)
 
 prove: setup  ## run the containment probes on this machine
 	$(BIN)/belljar prove

@@ -16,9 +16,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from . import checks, report
+from . import checks, harm, report
 from .record import Record
-from .soaking import ALL_FAULTS, NotReady, Options, soak
+from .soaking import NotReady, Options, soak
 
 RESULTS = Path(__file__).parent / "results"
 HELD, VIOLATED, NOTHING = 0, 1, 2
@@ -30,16 +30,22 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="decides jobs and faults (the time)")
     parser.add_argument("--workers", type=int, default=6, help="jobs at once (6)")
     parser.add_argument("--rate", type=float, default=15.0, help="jobs a second at most (15)")
-    parser.add_argument("--faults", default="all", help=f"all, none, or of {','.join(ALL_FAULTS)}")
+    parser.add_argument("--faults", default="all", help=f"all, none, or of {','.join(harm.FAULTS)}")
+    parser.add_argument(
+        "--docker",
+        action="store_true",
+        help="with a daemon of Docker of its own, killed now and then",
+    )
     parser.add_argument("--output", type=Path, default=RESULTS, help="the report's folder")
     chosen = parser.parse_args()
     if chosen.hours <= 0 or chosen.workers < 1 or chosen.rate <= 0:
         parser.error("hours, workers and rate must be more than nothing")
     chosen.seed = chosen.seed or int(time.time())
-    kinds = {"all": ALL_FAULTS, "none": ()}.get(chosen.faults, chosen.faults.split(","))
-    if unknown := set(kinds) - set(ALL_FAULTS):
+    usual = {"all": harm.usual(chosen.hours * 3600), "none": ()}
+    kinds = usual.get(chosen.faults, tuple(chosen.faults.split(",")))
+    if unknown := set(kinds) - set(harm.FAULTS):
         parser.error(f"unknown faults: {', '.join(sorted(unknown))}")
-    chosen.kinds = tuple(kinds)
+    chosen.kinds = kinds
     return chosen
 
 
@@ -52,6 +58,7 @@ def main() -> int:
         workers=chosen.workers,
         rate=chosen.rate,
         faults=chosen.kinds,
+        docker=chosen.docker,
     )
     length = f"{options.seconds:.0f} s, SEED={options.seed}"
     console.print(f"soak: {length}; Ctrl-C ends it with a report")
@@ -62,6 +69,7 @@ def main() -> int:
         return NOTHING
     judged = checks.judge(found)
     words = {name: getattr(chosen, name) for name in ("hours", "seed", "workers", "rate", "faults")}
+    words["docker"] = "1" if chosen.docker else ""
     written = report.write(found.record, judged, chosen.output, words)
     report.show(judged, console)
     console.print(f"Report: {written}", soft_wrap=True)

@@ -22,7 +22,7 @@ class Case:
     hostile: bool = False
     language: str = "python"
     needs: str = "base"
-    """The environment."""
+    """The environment, or `docker`."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def request(self, token: str) -> dict[str, Any]:
@@ -124,6 +124,14 @@ CASES: tuple[Case, ...] = (
         options={"environment": "data"},
     ),
     Case(
+        name="docker",
+        needs="docker",
+        code="print('@TOKEN@')",
+        right=printed,
+        weight=2,
+        options={"engine": "docker", "environment": "base"},
+    ),
+    Case(
         name="exception",
         code="print('@TOKEN@', flush=True)\nraise ValueError('@TOKEN@')",
         right=lambda result, token: (
@@ -191,7 +199,7 @@ CASES: tuple[Case, ...] = (
         code="class RestrictedSyntaxError(Exception): pass\n"
         "n = 0\n"
         "while n < 2000000: n = n + 1\n"
-        "raise RestrictedSyntaxError('@TOKEN@')",
+        "raise RestrictedSyntaxError('line 1: @TOKEN@')",
         right=_charged,
         weight=2,
         options={"language_level": "restricted"},

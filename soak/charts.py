@@ -23,17 +23,31 @@ class Series:
 
 
 def chart(
-    title: str, unit: str, series: Sequence[Series], faults: Sequence[Fault], until: float
+    title: str,
+    unit: str,
+    series: Sequence[Series],
+    faults: Sequence[Fault],
+    until: float,
+    *,
+    powers: bool = False,
 ) -> str:
-    """`until`: the end of the time axis, in seconds."""
+    """`until`: the end of the time axis, in seconds. `powers`: each line is ten times the one
+    below, for what is mostly short and sometimes very long."""
     until = max(until, 1.0)
-    top = _round_up(max((value for one in series for _, value in one.points), default=1.0))
+    highest = max((value for one in series for _, value in one.points), default=1.0)
+    ticks = _powers(highest) if powers else [_round_up(highest) * step / 4 for step in range(5)]
+
+    def scale(value: float) -> float:
+        """From 0 to 1."""
+        if not powers:
+            return min(value, ticks[-1]) / ticks[-1]
+        return log10(max(value, ticks[0])) / log10(ticks[-1])
 
     def x(at: float) -> float:
         return LEFT + min(at, until) / until * (WIDTH - LEFT - RIGHT)
 
     def y(value: float) -> float:
-        return HEIGHT - BOTTOM - min(value, top) / top * (HEIGHT - TOP - BOTTOM)
+        return HEIGHT - BOTTOM - scale(value) * (HEIGHT - TOP - BOTTOM)
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"'
@@ -48,14 +62,16 @@ def chart(
             f'<rect x="{x(fault.began):.1f}" y="{TOP}" width="{width:.1f}"'
             f' height="{HEIGHT - TOP - BOTTOM}" fill="#dc2626" fill-opacity="0.15">'
             f"<title>{escape(fault.kind)} at {fault.began:.0f} s</title></rect>"
+            f'<text transform="translate({x(fault.began) - 2:.1f} {TOP + 2}) rotate(-90)"'
+            f' text-anchor="end" font-size="8" fill="#991b1b">{escape(fault.kind)}</text>'
         )
-    for step in range(5):
-        value = top * step / 4
+    for value in ticks:
         parts.append(
             f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"'
             ' stroke="#d4d4d8"/>'
             f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:g}</text>'
         )
+    for step in range(5):
         at = until * step / 4
         parts.append(
             f'<text x="{x(at):.1f}" y="{HEIGHT - 14}" text-anchor="middle">{_time(at)}</text>'
@@ -76,6 +92,10 @@ def chart(
             parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}"/>')
     parts.append("</svg>")
     return "\n".join(parts) + "\n"
+
+
+def _powers(value: float) -> list[float]:
+    return [10.0**power for power in range(max(1, ceil(log10(max(value, 1.0)))) + 1)]
 
 
 def _round_up(value: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from statistics import fmean, linear_regression
 from typing import Any
 
@@ -20,7 +21,7 @@ FLAT = {"memory_bytes": (24 * MIB, 0.10), "descriptors": (16, 0.15)}
 """How much each may grow in a life: at most the larger of this much and this part of it."""
 FORGOTTEN_S = 1.0
 """CPU time that each kill of the server may forget, as docs/server.md says."""
-ROUNDING = 0.02
+ROUNDING = 0.001
 ENOUGH = 0.5
 """Of all requests were right: a soak in which nothing works shows nothing."""
 
@@ -198,7 +199,7 @@ def _counted(
     if len(lines) > 1:
         return f"{len(lines)} attempts for one request"
     ran = [line for line in lines if not _was_refused(ends.get(line["id"], []))]
-    if op.http == 200 and not lines:
+    if op.http == 200 and not lines and (op.execution_id or not op.failed):
         return "answered, but not in the trail by its request's id"
     if op.http in (400, 429) and (not lines or ran):
         return "refused, but the trail does not say so"
@@ -218,9 +219,16 @@ def verified(found: Evidence) -> Check:
     if not verdict.get("sound"):
         at = verdict.get("at")
         line = next((one for one in found.lines if at and one.get("seq") == at), {})
-        when = f", written {line['time']}" if line else ""
+        when = _when(found.record, line["time"]) if line else ""
         check.violations.append(f"{verdict.get('problem') or 'it could not be read'}{when}")
     return check
+
+
+def _when(record: Record, time: str) -> str:
+    """When a line was written, and the fault that may explain it."""
+    at = datetime.fromisoformat(time).timestamp() - record.epoch
+    during = [fault.kind for fault in record.faults if fault.touches(at, at)]
+    return f", written at {at:.1f} s" + (f", during {during[-1]}" if during else "")
 
 
 # -- what is left, what has grown ------------------------------------------------------------------

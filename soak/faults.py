@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import signal
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 import httpx
 
-from . import machine
+from . import harm
+from .harm import ENDING, FAULTS
 from .machine import Traces
-from .place import METERED, Place
+from .place import METERED, TENANTS, Place
 from .record import Fault, Record
-from .talk import Disturbed, Talk
+from .talk import Talk
 
-RECOVER_S = 90.0
+RECOVER_S = 60.0
 LONGEST_GAP_S, SHORTEST_GAP_S = 40.0, 6.0
-LONG_S = 1200.0
-"""From this length on faults that take minutes have their place, too."""
+IN_FLIGHT = 2
+"""Runs that reach a host again and again while a fault comes and goes."""
+REST_S = 3.0
+"""Between a recovery and the next fault, at least."""
 NOTICED_S = 20.0
 """How long a full disk is waited for to be noticed: the log of a database has some slack."""
-HANG_S = 75.0
-
-Harm = Callable[["Injector", Random], Awaitable[str]]
 
 
 def plan(seed: int, duration_s: float, kinds: Sequence[str]) -> list[tuple[float, str]]:
@@ -41,7 +38,7 @@ def plan(seed: int, duration_s: float, kinds: Sequence[str]) -> list[tuple[float
         late = at > duration_s / 2
         choice = [kind for kind in deck if not (late and kind in ENDING)]
         if not choice:
-            deck = [kind for kind in kinds if kind not in LONG or duration_s >= LONG_S]
+            deck = list(kinds)
             chance.shuffle(deck)
             choice = [kind for kind in deck if not (late and kind in ENDING)]
             if not choice:
@@ -65,12 +62,15 @@ class Injector:
         self.now = now
         self.under_way = asyncio.Lock()
         self.talk = Talk(METERED, place, record, http, now)
+        """For runs that a fault is to meet; the metered tenant's."""
+        self.beside = Talk(TENANTS[-1], place, record, http, now)
+        """For what else it is to meet."""
         self._http = http
         self._tell = tell
 
     async def follow(self, planned: Sequence[tuple[float, str]], seed: int) -> None:
         for number, (at, kind) in enumerate(planned):
-            await asyncio.sleep(max(0.0, at - self.now()))
+            await asyncio.sleep(max(REST_S, at - self.now()))
             async with self.under_way:
                 await self._inject(kind, Random(f"{seed} fault {number}"))
 
@@ -78,6 +78,8 @@ class Injector:
         fault = Fault(kind=kind, began=self.now())
         self.record.faults.append(fault)
         self._tell(f"fault: {kind}")
+        meanwhile = asyncio.gather(*(harm.reach(self) for _ in range(IN_FLIGHT)))
+        await asyncio.sleep(0.5)
         fault.detail = await FAULTS[kind](self, chance)
         fault.lifted = self.now()
         for attempt in ("by itself", "after a restart"):
@@ -92,6 +94,7 @@ class Injector:
                 await self.stop()
                 await self.start()
         fault.recovered = self.now()
+        await meanwhile
         took = fault.recovered - fault.lifted
         self._tell(f"recovered {took:.1f} s later. {fault.detail}".rstrip())
 
@@ -110,6 +113,8 @@ class Injector:
             ("POST", "/v1/runs", {"code": "print(1)"}),
             ("POST", "/v1/runs", {"code": reach, "network": rule}),
         ]
+        if self.place.docker:
+            asked.append(("POST", "/v1/runs", {"code": "print(1)", "engine": "docker"}))
         if datasets:
             asked.append(("POST", "/v1/datasets?name=probe", b"1,2\n"))
         while asked:
@@ -156,147 +161,3 @@ class Injector:
             if not await self.works("POST", "/v1/runs", {"code": "print(1)"}):
                 return True
         return False
-
-
-# -- the faults ------------------------------------------------------------------------------------
-
-
-async def kill_server(on: Injector, chance: Random) -> str:
-    """While a run spins: what it has used by then is charged, but for a second at most."""
-    body = {"code": "while True: pass", "timeout_s": 60.0}
-    spin = asyncio.create_task(_spin(on, body))
-    await asyncio.sleep(chance.uniform(2.0, 3.0))
-    on.place.signal(signal.SIGSTOP)  # for the moment it takes to write its family down
-    known = len(await asyncio.to_thread(on.traces.note))
-    await asyncio.to_thread(on.place.kill)
-    await spin
-    left = await asyncio.to_thread(on.traces.gone)
-    if left:
-        pids = ", ".join(str(one.pid) for one in left)
-        on.record.seen.append(f"kill-server: processes outlived the server: {pids}")
-    await on.start()
-    return f"{known} processes went with it"
-
-
-async def _spin(on: Injector, body: dict[str, object]) -> None:
-    token = on.talk.token()
-    judge = lambda _: "a server that was killed has answered"  # noqa: E731
-    try:
-        await on.talk.stream("spin", "/v1/runs", body, token=token, judge=judge, one_run=True)
-    except Disturbed:
-        pass  # recorded, with the CPU time that was last told
-
-
-async def restart_server(on: Injector, chance: Random) -> str:
-    await on.stop()
-    await on.start()
-    return f"exit status {on.record.lives[-2].exit_status}"
-
-
-async def freeze_server(on: Injector, chance: Random) -> str:
-    return await _freeze([on.place.pid], chance.uniform(1.0, 4.0))
-
-
-async def freeze_gateway(on: Injector, chance: Random) -> str:
-    return await _freeze(machine.gateways(on.place.pid), chance.uniform(2.0, 5.0))
-
-
-async def hang_gateway(on: Injector, chance: Random) -> str:
-    return await _freeze(machine.gateways(on.place.pid), HANG_S)
-
-
-async def kill_gateway(on: Injector, chance: Random) -> str:
-    return _kill(machine.gateways(on.place.pid))
-
-
-async def kill_zygote(on: Injector, chance: Random) -> str:
-    found = machine.zygotes(on.place.pid)
-    return _kill([chance.choice(found)] if found else [])
-
-
-async def full_disk(on: Injector, chance: Random) -> str:
-    """Whoever asks must be told: runs are refused, and the server says that it is not ready."""
-    if not on.place.fill():
-        return "could not be filled"
-    try:
-        if not await on.noticed():
-            return "not noticed"
-        await asyncio.sleep(2.0)
-        if await on.works("GET", "/ready"):
-            on.record.seen.append("full-disk: /ready is 200 while the trail cannot be written")
-        return "runs were refused"
-    finally:
-        on.place.make_room()
-
-
-async def stop_on_full_disk(on: Injector, chance: Random) -> str:
-    if not on.place.fill():
-        return "could not be filled"
-    try:
-        noticed = await on.noticed()
-        await on.stop()
-    finally:
-        on.place.make_room()
-    await on.start()
-    said = "runs were refused" if noticed else "not noticed"
-    return f"{said}, exit status {on.record.lives[-2].exit_status}"
-
-
-async def lose_owners(on: Injector, chance: Random) -> str:
-    """The marks of who writes the trail are gone when another process opens it to write."""
-    for mark in on.place.disk.glob("*-owners/*"):
-        mark.unlink()
-    other = await asyncio.to_thread(on.place.belljar, "run", "-c", "print(1)", check=False)
-    return f"another process wrote beside it, status {other.returncode}"
-
-
-async def lose_datasets(on: Injector, chance: Random) -> str:
-    await asyncio.to_thread(shutil.rmtree, on.place.home / "server" / "datasets", True)
-    return ""
-
-
-async def lose_authority(on: Injector, chance: Random) -> str:
-    """The gateway's certificate authority, and the gateway: the next has to make a new one."""
-    for file in (on.place.home / "network").glob("*"):
-        file.unlink()
-    return _kill(machine.gateways(on.place.pid))
-
-
-FAULTS: Mapping[str, Harm] = {
-    "kill-server": kill_server,
-    "restart-server": restart_server,
-    "freeze-server": freeze_server,
-    "kill-gateway": kill_gateway,
-    "freeze-gateway": freeze_gateway,
-    "hang-gateway": hang_gateway,
-    "kill-zygote": kill_zygote,
-    "full-disk": full_disk,
-    "stop-on-full-disk": stop_on_full_disk,
-    "lose-owners": lose_owners,
-    "lose-datasets": lose_datasets,
-    "lose-authority": lose_authority,
-}
-ENDING = {"kill-server", "restart-server", "stop-on-full-disk"}
-"""Those that end the server."""
-DISK = {"full-disk", "stop-on-full-disk"}
-LONG = {"hang-gateway"}
-
-
-async def _freeze(pids: Sequence[int], seconds: float) -> str:
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        await asyncio.sleep(seconds)
-    finally:
-        for pid in pids:
-            try:
-                os.kill(pid, signal.SIGCONT)
-            except ProcessLookupError:
-                pass  # it was given up on meanwhile
-    return f"for {seconds:.1f} s" if pids else "there was none"
-
-
-def _kill(pids: Sequence[int]) -> str:
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    return f"{len(pids)} killed" if pids else "there was none"

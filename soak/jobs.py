@@ -301,7 +301,10 @@ async def agent(talk: Talk, chance: Random) -> None:
     async def call(tool: str, expected: str, *, token: str = "", **arguments: Any) -> Any:
         def judge(answer: Any) -> str:
             text = "\n".join(block.get("text", "") for block in answer["result"]["content"])
-            return "" if expected in text and not answer["result"].get("isError") else "not that"
+            if answer["result"].get("isError"):
+                talk.failed(bool(text))
+                return "an error"
+            return "" if expected in text else f"not {expected}"
 
         params = {"name": tool, "arguments": arguments}
         body = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from .place import Place
 
 OURS = b"\0-SsB\0"
-"""How zygotes and the gateway are started."""
+"""How zygotes, lenders and gateways are started."""
 GONE_S = 15.0
 
 
@@ -62,7 +62,17 @@ def held(server: int) -> set[int]:
 
 
 def gateways(server: int) -> list[int]:
-    """Children of the server that were started as its own; a zygote leaves its parent at once."""
+    """Those of the server's own children that have given up all system calls but a few."""
+    return [pid for pid in _children(server) if _status(pid, "Seccomp") == "2"]
+
+
+def lenders(server: int) -> list[int]:
+    """Those that make mounts for sandboxes, and so have not."""
+    return [pid for pid in _children(server) if _status(pid, "Seccomp") != "2"]
+
+
+def _children(server: int) -> list[int]:
+    """Started as its own; a zygote leaves its parent at once."""
     numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     mine = [pid for pid in numbers if (seen := look(pid)) and seen[1] == server]
     return sorted(pid for pid in mine if OURS in _bytes(f"/proc/{pid}/cmdline"))

@@ -21,6 +21,7 @@ from belljar.settings import Settings, default_home
 from belljar.testing.served import to_toml
 from belljar.testing.upstream import Upstream
 
+from .dockerd import Dockerd
 from .record import Life, Record
 
 TENANTS = ("alice", "bob", "carol")
@@ -66,6 +67,7 @@ class Place:
         self.operator = ""
         self.has_disk = False
         """Whether the databases' file system is one of its own, that can be filled."""
+        self.docker: Dockerd | None = None
         self._record = record
         self._now = now
         self._process: subprocess.Popen[str] | None = None
@@ -88,7 +90,7 @@ class Place:
     def life(self) -> Life:
         return self._record.lives[-1]
 
-    def prepare(self, seed: int) -> None:
+    def prepare(self, seed: int, *, docker: bool) -> None:
         for folder in (self.home, self.disk, self.temporary):
             folder.mkdir(mode=0o700)
         built = Path(os.environ.get("BELLJAR_TEST_HOME") or default_home()) / "environments"
@@ -97,6 +99,8 @@ class Place:
         self.has_disk = os.geteuid() == 0 and self.mount(DISK_BYTES, first=True)
         if not self.has_disk:
             self._record.notes.append("no disk was filled: that takes root, to mount one")
+        if docker:
+            self._start_docker()
         (self.home / "server.toml").write_text(to_toml(self._settings()))
         chance = random.Random(f"{seed} secrets")
         self.operator = self.belljar("keys", "add", "operator", "--operator").stdout.strip()
@@ -104,6 +108,18 @@ class Place:
             key = self.belljar("keys", "add", name).stdout.strip()
             secret = f"soak-{name}-{chance.randbytes(18).hex()}"
             self.tenants[name] = Tenant(name, key, secret)
+
+    def _start_docker(self) -> None:
+        docker = Dockerd(self.folder / "docker")
+        if why := docker.why_not():
+            self._record.notes.append(f"no Docker: {why}")
+            return
+        self.docker = docker
+        if not docker.start():
+            raise RuntimeError(f"dockerd does not start: {docker.log.read_text()[-1000:]}")
+        if not docker.has_image:
+            self._variables["DOCKER_HOST"] = docker.host
+            self.belljar("image", "build", "base")
 
     def _settings(self) -> dict[str, object]:
         reached = self.upstream.settings(Settings())
@@ -124,6 +140,7 @@ class Place:
                 "network_names": dict(reached.network_names),
                 "network_private": list(reached.network_private),
                 "network_authorities": str(reached.network_authorities),
+                "docker_host": self.docker.host if self.docker else "unix:///nowhere",
             },
         }
 
@@ -210,16 +227,18 @@ class Place:
             self._process.stdout.close()
 
     def close(self) -> None:
-        """Whatever happened: no server, no mount."""
+        """Whatever happened: no server, no daemon, no mount."""
         if self._process is not None and self._process.poll() is None:
             self.signal(signal.SIGCONT)
             self.kill()
+        if self.docker:
+            self.docker.stop()
         if self.has_disk:
             subprocess.run(["umount", "--lazy", str(self.disk)], capture_output=True)
 
 
 @contextlib.contextmanager
-def place(record: Record, now: Callable[[], float]) -> Iterator[Place]:
+def place(record: Record, now: Callable[[], float], *, docker: bool) -> Iterator[Place]:
     folder = Path(tempfile.mkdtemp(prefix="belljar-soak-"))
     try:
         authority = folder / "upstream"
@@ -227,7 +246,7 @@ def place(record: Record, now: Callable[[], float]) -> Iterator[Place]:
         with Upstream(authority) as upstream:
             made = Place(folder, upstream, record, now)
             try:
-                made.prepare(record.seed)
+                made.prepare(record.seed, docker=docker)
                 yield made
             finally:
                 made.close()

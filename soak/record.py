@@ -121,7 +121,7 @@ class Record:
     def disturbed(self, op: Op) -> Fault | None:
         """The fault that may explain what became of it."""
         since = min(op.since or op.began, op.began)
-        return next((one for one in self.faults if one.touches(since, op.ended)), None)
+        return next((one for one in self.faults[::-1] if one.touches(since, op.ended)), None)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -175,7 +175,7 @@ def _charts(record: Record) -> dict[str, str]:
     ]
     faults = record.faults
     return {
-        "latency": chart("Latency", "ms", latency, faults, until),
+        "latency": chart("Latency", "ms", latency, faults, until, powers=True),
         "throughput": chart("Throughput", "per second", throughput, faults, until),
         "memory": chart("Memory", "MiB", memory, faults, until),
         "descriptors": chart("Descriptors", "", descriptors, faults, until),

@@ -14,7 +14,8 @@ from pathlib import Path
 import httpx
 
 from .checks import Evidence
-from .faults import DISK, FAULTS, Injector, plan
+from .faults import Injector, plan
+from .harm import DISK, DOCKER
 from .jobs import jobs
 from .load import Load
 from .machine import Traces
@@ -34,6 +35,7 @@ class Options:
     workers: int
     rate: float
     faults: Sequence[str]
+    docker: bool
 
 
 class NotReady(Exception):
@@ -50,7 +52,7 @@ async def soak(
     def now() -> float:
         return time.monotonic() - start
 
-    with place(record, now) as where:
+    with place(record, now, docker=options.docker) as where:
         traces = Traces(where)
         async with clients() as http:
             injector = Injector(where, record, traces, http, now=now, tell=tell)
@@ -64,6 +66,7 @@ async def soak(
             environments = await _environments(where, http)
             tell(f"ready: {where.url}, environments {', '.join(sorted(environments))}")
             start += now()  # the soak begins here
+            record.epoch = time.time()
             for life in record.lives:
                 life.began, life.ready = 0.0, 0.0
             load = Load(
@@ -93,6 +96,7 @@ async def _under_load(
 ) -> None:  # fmt: skip
     where, record, now = injector.place, injector.record, injector.now
     kinds = [kind for kind in options.faults if where.has_disk or kind not in DISK]
+    kinds = [kind for kind in kinds if where.docker or kind not in DOCKER]
     planned = plan(options.seed, options.seconds, kinds)
     beside = [
         asyncio.create_task(watch(where, record, injector.traces, now)),
@@ -133,7 +137,8 @@ async def _environments(where: Place, http: httpx.AsyncClient) -> frozenset[str]
     answer = await http.get(
         f"{where.url}/v1/environments", headers={"Authorization": f"Bearer {where.operator}"}
     )
-    return frozenset(one["name"] for one in answer.json()["environments"] if one["ready"])
+    ready = [one["name"] for one in answer.json()["environments"] if one["ready"]]
+    return frozenset([*ready, "docker"] if where.docker else ready)
 
 
 async def _charged(where: Place, http: httpx.AsyncClient) -> dict[str, float]:
@@ -153,6 +158,8 @@ def _evidence(
     where: Place, record: Record, traces: Traces, charged: dict[str, float] | None
 ) -> Evidence:
     left = traces.left({life.pid for life in record.lives})
+    if where.docker:
+        left += [f"container {name}" for name in where.docker.containers()]
     exported = where.folder / "trail.jsonl"
     where.belljar("trail", "export", "--output", str(exported), check=False)
     verdict = where.belljar("trail", "verify", "--json", check=False)
@@ -219,6 +226,3 @@ def _last(trace: str) -> str:
     lines = [line.strip() for line in trace.strip().splitlines()]
     places = [line for line in lines if line.startswith("File ")]
     return f"{lines[-1][:200]} ({places[-1] if places else 'nowhere'})"
-
-
-ALL_FAULTS = tuple(FAULTS)

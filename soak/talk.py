@@ -41,6 +41,8 @@ class Talk:
         self.tenant = place.tenants[name]
         self.since = 0.0
         """When the job under way began to keep something; see `Op.since`."""
+        self.under_way: Op | None = None
+        """The last request that was begun."""
         self._name = name
         self._record = record
         self._http = http
@@ -48,6 +50,11 @@ class Talk:
 
     def begin(self) -> None:
         self.since = self._now()
+
+    def failed(self, explained: bool) -> None:
+        """Of the request that is being judged, where the answer says so in words of its own."""
+        if self.under_way:
+            self.under_way.failed, self.under_way.explained = True, explained
 
     def token(self) -> str:
         token = f"t{self._record.seed:x}x{next(_numbers):06x}"
@@ -123,7 +130,7 @@ class Talk:
     # -- judging -----------------------------------------------------------------------------------
 
     def _op(self, kind: str, token: str, one_run: bool) -> _Recording:
-        op = Op(
+        self.under_way = op = Op(
             token=token or self.token(),
             tenant=self._name,
             kind=kind,

@@ -15,7 +15,8 @@ from xml.etree import ElementTree
 import pytest
 from soak import checks, report
 from soak.checks import Check, Evidence
-from soak.faults import ENDING, FAULTS, LONG, plan
+from soak.faults import plan
+from soak.harm import ENDING, FAULTS, LONG, usual
 from soak.record import Fault, Life, Op, Record, Sample
 from soak.soaking import complaints
 
@@ -228,7 +229,7 @@ def test_the_same_seed_plans_the_same_faults() -> None:
     assert planned == plan(7, 3600.0, kinds) != plan(8, 3600.0, kinds)
     assert {kind for _, kind in planned} == set(kinds)
     assert not any(kind in ENDING for at, kind in planned if at > 1800.0)
-    assert not {kind for _, kind in plan(7, 300.0, kinds)} & LONG
+    assert set(usual(300.0)) == set(kinds) - LONG and usual(3600.0) == kinds
     assert plan(7, 60.0, ()) == []
 
 
