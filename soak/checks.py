@@ -36,7 +36,8 @@ class Evidence:
     verified: Mapping[str, Any]
     """As `belljar trail verify --json` says."""
     charged_s: Mapping[str, float] | None
-    """CPU seconds by tenant; None if the day has changed meanwhile, and with it the account."""
+    """CPU seconds by tenant; None if nobody could say, or if the day has changed and with it the
+    account."""
     metered: str
     """The tenant that had one-shot runs only."""
     left: Sequence[str]
@@ -310,7 +311,7 @@ def quotas(found: Evidence) -> Check:
         name="quotas", promise="what is charged is what the trail says was used, within the bounds"
     )
     if found.charged_s is None:
-        check.note = "the day changed during the soak"
+        check.note = "the day changed, or the server did not say"
         return check
     tenants = {line["id"]: line.get("tenant") for line in found.lines if line["kind"] == "attempt"}
     used: defaultdict[str, float] = defaultdict(float)

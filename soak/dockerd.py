@@ -23,6 +23,7 @@ class Dockerd:
         self._folder = folder
         self._data = default_home() / "soak" / "docker"
         self._pidfile = folder / "docker.pid"
+        self._process: subprocess.Popen[bytes] | None = None
         self.log = folder / "docker.log"
         self.host = f"unix://{folder / 'docker.sock'}"
 
@@ -39,9 +40,11 @@ class Dockerd:
         """Whether it answers in time. Its mounts are its own."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self._data.mkdir(parents=True, mode=0o700, exist_ok=True)
-        self._pidfile.unlink(missing_ok=True)  # of one that was killed
+        # One that was killed leaves these behind, and would be waited for.
+        self._pidfile.unlink(missing_ok=True)
+        (self._folder / "exec" / "containerd" / "containerd.pid").unlink(missing_ok=True)
         with self.log.open("ab") as log:
-            subprocess.Popen(
+            self._process = subprocess.Popen(
                 [
                     *("unshare", "--mount", "--propagation", "slave", "dockerd"),
                     *("--data-root", str(self._data), "--exec-root", str(self._folder / "exec")),
@@ -71,40 +74,13 @@ class Dockerd:
     def containers(self) -> list[str]:
         return self.docker("ps", "--all", "--quiet", "--no-trunc").stdout.split()
 
-    def pid(self) -> int | None:
-        try:
-            return int(self._pidfile.read_text())
-        except (OSError, ValueError):
-            return None
-
     def kill(self) -> None:
-        self._signal(signal.SIGKILL)
+        self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        self._signal(signal.SIGTERM)
+        self._end(signal.SIGTERM)
 
-    def _signal(self, number: int) -> None:
-        """Waits until it has ended."""
-        pid = self.pid()
-        if pid is None:
-            return
-        try:
-            handle = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return
-        try:
-            signal.pidfd_send_signal(handle, number)
-            deadline = time.monotonic() + START_S
-            while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
-                if _state(pid) == "Z":
-                    break
-                time.sleep(0.05)
-        finally:
-            os.close(handle)
-
-
-def _state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "Z"
+    def _end(self, number: int) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait(START_S)

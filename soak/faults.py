@@ -17,8 +17,6 @@ from .talk import Talk
 
 RECOVER_S = 60.0
 LONGEST_GAP_S, SHORTEST_GAP_S = 40.0, 6.0
-IN_FLIGHT = 2
-"""Runs that reach a host again and again while a fault comes and goes."""
 REST_S = 3.0
 """Between a recovery and the next fault, at least."""
 NOTICED_S = 20.0
@@ -68,9 +66,14 @@ class Injector:
         self._http = http
         self._tell = tell
 
-    async def follow(self, planned: Sequence[tuple[float, str]], seed: int) -> None:
+    async def follow(
+        self, planned: Sequence[tuple[float, str]], seed: int, *, until: float
+    ) -> None:
+        """Those that earlier ones held up come late; none begins after `until`."""
         for number, (at, kind) in enumerate(planned):
             await asyncio.sleep(max(REST_S, at - self.now()))
+            if self.now() > until:
+                return
             async with self.under_way:
                 await self._inject(kind, Random(f"{seed} fault {number}"))
 
@@ -78,7 +81,8 @@ class Injector:
         fault = Fault(kind=kind, began=self.now())
         self.record.faults.append(fault)
         self._tell(f"fault: {kind}")
-        meanwhile = asyncio.gather(*(harm.reach(self) for _ in range(IN_FLIGHT)))
+        self.beside.since = 0.0
+        meanwhile = asyncio.gather(harm.reach(self), harm.reach(self), harm.wait(self))
         await asyncio.sleep(0.5)
         fault.detail = await FAULTS[kind](self, chance)
         fault.lifted = self.now()

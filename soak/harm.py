@@ -46,8 +46,25 @@ async def reach(on: Injector) -> None:
         pass  # recorded
 
 
+async def wait(on: Injector) -> None:
+    """A run that does nothing for a while, answered in six fields."""
+    token = on.beside.token()
+    body = {"code": f"import time; time.sleep(3); print('{token}')"}
+
+    def judge(answer: Any) -> str:
+        return "" if answer["output"] == f"{token}\n" else "not what was printed"
+
+    try:
+        await on.beside.ask(
+            "wait", "POST", "/execute", body, token=token, judge=judge, one_run=True
+        )
+    except Disturbed:
+        pass  # recorded
+
+
 async def kill_server(on: Injector, chance: Random) -> str:
     """While a run spins: what it has used by then is charged, but for a second at most."""
+    on.talk.under_way = None
     spin = asyncio.create_task(_spin(on.talk))
     deadline = on.now() + SPIN_S
     while on.now() < deadline and (on.talk.under_way is None or on.talk.under_way.cpu_ms < SPUN_MS):
@@ -133,9 +150,8 @@ async def _reaches(talk: Talk, box: str) -> bool:
     return True
 
 
-async def kill_zygote(on: Injector, chance: Random) -> str:
-    found = machine.zygotes(on.place.pid)
-    return _kill([chance.choice(found)] if found else [])
+async def kill_zygotes(on: Injector, chance: Random) -> str:
+    return _kill(machine.zygotes(on.place.pid))
 
 
 async def kill_lender(on: Injector, chance: Random) -> str:
@@ -208,7 +224,7 @@ FAULTS: Mapping[str, Harm] = {
     "kill-gateway": kill_gateway,
     "freeze-gateway": freeze_gateway,
     "hang-gateway": hang_gateway,
-    "kill-zygote": kill_zygote,
+    "kill-zygotes": kill_zygotes,
     "kill-lender": kill_lender,
     "full-disk": full_disk,
     "stop-on-full-disk": stop_on_full_disk,
@@ -245,6 +261,11 @@ async def _freeze(pids: Sequence[int], seconds: float) -> str:
 
 
 def _kill(pids: Sequence[int]) -> str:
+    killed = 0
     for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    return f"{len(pids)} killed" if pids else "there was none"
+        try:
+            os.kill(pid, signal.SIGKILL)
+            killed += 1
+        except (ProcessLookupError, PermissionError):
+            pass  # ended by itself, or of an id that only root can kill
+    return f"{killed} killed"

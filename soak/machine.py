@@ -151,18 +151,19 @@ class Traces:
     def left(self, pids: Iterable[int]) -> list[str]:
         """Everything there is when the last server has stopped."""
         place = self.place
+        own = (str(place.disk), str(place.folder / "docker"))
         found = [f"process {one.pid}: {_command(one.pid)}" for one in self.gone()]
         found += [f"control group {path}" for path in groups(pids)]
         found += [
             f"mount {line.split()[4]}"
             for line in _text("/proc/self/mountinfo").splitlines()
-            if str(place.folder) in line and line.split()[4] != str(place.disk)
+            if str(place.folder) in line and not line.split()[4].startswith(own)
         ]
         found += [f"network namespace {name}" for name in sorted(_networks() - self.networks)]
         found += [
             f"socket {line.split()[-1]}"
             for line in _text("/proc/net/unix").splitlines()
-            if str(place.folder) in line
+            if str(place.folder) in line and not line.split()[-1].startswith(own)
         ]
         found += [f"temporary file {path.name}" for path in place.temporary.iterdir()]
         for folder in (place.home, place.disk):

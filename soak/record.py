@@ -57,7 +57,7 @@ class Op:
         self.cpu_ms = result.get("usage", {}).get("cpu_ms", 0.0)
         self.egress = len(result.get("egress", ()))
         self.failed = not result.get("success", True)
-        reasons = (result.get("error"), result.get("stderr"), result.get("signal"))
+        reasons = [result.get(name) for name in ("error", "stderr", "signal", "warnings")]
         self.explained = any(reasons) or self.status in ("timeout", "out_of_memory")
         if stdout := result.get("stdout"):
             content = stdout.encode("utf-8", "surrogatepass")

@@ -26,6 +26,13 @@ from .watching import watch
 
 DAY_S = 86_400
 READY_S = 90.0
+LAST_S = 5.0
+"""So long before the end no fault begins any more."""
+JUDGED = (
+    *("kind", "id", "seq", "time", "action", "request_id", "tenant", "status", "exit_code"),
+    *("stdout_sha256", "usage", "count"),
+)
+"""What of a line the checks look at; an hour's lines would not be small otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +84,7 @@ async def soak(
             tell("load and faults are over")
             record.interrupted = interrupted.is_set()
             record.duration_s = now()
-            async with asyncio.timeout(READY_S):
-                await injector.recovered()
-            charged = await _charged(where, http)
+            charged = await _charged(injector, http)
             await injector.stop()
         tell("the server has stopped; looking at what is left")
         if (status := where.life.exit_status) != 0:
@@ -101,7 +106,7 @@ async def _under_load(
     beside = [
         asyncio.create_task(watch(where, record, injector.traces, now)),
         asyncio.create_task(_supervise(injector)),
-        asyncio.create_task(injector.follow(planned, options.seed)),
+        asyncio.create_task(injector.follow(planned, options.seed, until=options.seconds - LAST_S)),
     ]
     load.start()
     try:
@@ -141,13 +146,19 @@ async def _environments(where: Place, http: httpx.AsyncClient) -> frozenset[str]
     return frozenset([*ready, "docker"] if where.docker else ready)
 
 
-async def _charged(where: Place, http: httpx.AsyncClient) -> dict[str, float]:
-    found = {}
-    for tenant in where.tenants.values():
-        answer = await http.get(
-            f"{where.url}/v1/usage", headers={"Authorization": f"Bearer {tenant.key}"}
-        )
-        found[tenant.name] = float(answer.json()["cpu_s_today"])
+async def _charged(injector: Injector, http: httpx.AsyncClient) -> dict[str, float] | None:
+    """CPU seconds of today by tenant, if the server is there to say so."""
+    where, found = injector.place, {}
+    try:
+        async with asyncio.timeout(READY_S):
+            await injector.recovered()
+            for tenant in where.tenants.values():
+                headers = {"Authorization": f"Bearer {tenant.key}"}
+                answer = await http.get(f"{where.url}/v1/usage", headers=headers)
+                found[tenant.name] = float(answer.json()["cpu_s_today"])
+    except (TimeoutError, httpx.HTTPError, KeyError, ValueError) as error:
+        injector.record.seen.append(f"at the end the server does not work: {error!r}")
+        return None
     return found
 
 
@@ -182,7 +193,9 @@ def _evidence(
 def _lines(exported: Path) -> list[dict[str, object]]:
     if not exported.exists():
         return []
-    return [json.loads(row)["line"] for row in exported.read_text().splitlines()]
+    with exported.open() as rows:
+        lines = (json.loads(row)["line"] for row in rows)
+        return [{name: line[name] for name in JUDGED if name in line} for line in lines]
 
 
 def _leaks(where: Place) -> list[str]:
