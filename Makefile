@@ -72,10 +72,15 @@ bench: setup environments  ## Belljar beside the alternatives, in one run
 compat: setup environments  ## public test suites inside a sandbox beside the bare host
 	$(BIN)/python -m compat
 
-soak: setup environments  ## a server under mixed load and faults, a report: HOURS=0.1 SEED= WORKERS=6 RATE=15 FAULTS=all
-	$(BIN)/python -m soak $(if $(HOURS),--hours $(HOURS)) $(if $(SEED),--seed $(SEED)) \
-		$(if $(WORKERS),--workers $(WORKERS)) $(if $(RATE),--rate $(RATE)) $(if $(FAULTS),--faults $(FAULTS)) \
-		$(if $(DOCKER),--docker)
+HOURS ?= 0.1
+SEED ?=
+WORKERS ?=
+RATE ?=
+FAULTS ?= all
+DOCKER ?=
+soak: setup environments  ## a server under load and faults, judged: HOURS=1 SEED=7 FAULTS=full-disk (docs/soak.md)
+	$(BIN)/python -m soak --hours $(HOURS) --faults $(FAULTS) $(if $(SEED),--seed $(SEED)) \
+		$(if $(WORKERS),--workers $(WORKERS)) $(if $(RATE),--rate $(RATE)) $(if $(DOCKER),--docker)
 
 prove: setup  ## run the containment probes on this machine
 	$(BIN)/belljar prove

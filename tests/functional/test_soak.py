@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +18,23 @@ pytestmark = pytest.mark.alone  # it judges what is left on the machine
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def start(folder: Path, *options: str) -> subprocess.Popen[str]:
+@contextlib.contextmanager
+def soaking(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """Told to end if the test did not wait for it, so that its server ends, too."""
     argv = [sys.executable, "-m", "soak", "--workers", "3", "--rate", "6", "--seed", "11"]
-    return subprocess.Popen(
+    started = subprocess.Popen(
         [*argv, "--output", str(folder), *options],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
+    try:
+        yield started
+    finally:
+        if started.poll() is None:
+            started.terminate()
+            started.communicate()
 
 
 def figures(folder: Path) -> dict[str, Any]:
@@ -34,9 +44,9 @@ def figures(folder: Path) -> dict[str, Any]:
 
 def test_a_short_soak_holds(tmp_path: Path) -> None:
     kinds = "restart-server,freeze-server,freeze-gateway"
-    soaking = start(tmp_path, "--hours", "0.007", "--faults", kinds)
-    said, _ = soaking.communicate(timeout=170)
-    assert soaking.returncode == 0, said
+    with soaking(tmp_path, "--hours", "0.005", "--faults", kinds) as started:
+        said, _ = started.communicate(timeout=150)
+    assert started.returncode == 0, said
     found = figures(tmp_path)
     assert found["held"] and {one["kind"] for one in found["record"]["faults"]}
     assert found["requests"]["print"]["right"] > 0
@@ -44,13 +54,11 @@ def test_a_short_soak_holds(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_ends_it_with_a_report(tmp_path: Path) -> None:
-    soaking = start(tmp_path, "--hours", "1", "--faults", "none")
-    assert soaking.stdout is not None
-    for line in soaking.stdout:
-        if "ready:" in line:
-            break
-    soaking.send_signal(signal.SIGINT)
-    said, _ = soaking.communicate(timeout=150)
+    with soaking(tmp_path, "--hours", "1", "--faults", "none") as started:
+        assert started.stdout is not None
+        assert any("ready:" in line for line in started.stdout)
+        started.send_signal(signal.SIGINT)
+        said, _ = started.communicate(timeout=150)
     found = figures(tmp_path)
     assert found["record"]["interrupted"], said
     assert "It was interrupted" in (tmp_path / "report.md").read_text()
