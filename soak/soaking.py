@@ -185,7 +185,7 @@ def _evidence(
         charged_s=charged,
         metered=METERED,
         left=left,
-        leaks=_leaks(where),
+        leaks=leaks(where),
         complaints=complaints(where.log.read_text(errors="replace")),
     )
 
@@ -198,7 +198,7 @@ def _lines(exported: Path) -> list[dict[str, object]]:
         return [{name: line[name] for name in JUDGED if name in line} for line in lines]
 
 
-def _leaks(where: Place) -> list[str]:
+def leaks(where: Place) -> list[str]:
     """Files of the server's in which a tenant's secret is found, in whichever form."""
     forms = [form for tenant in where.tenants.values() for form in tenant.forms()]
     found = []
