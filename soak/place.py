@@ -199,30 +199,32 @@ class Place:
         if self._process is None or self._process.poll() is None:
             return self._process is not None
         if not self.life.how:
-            self._ended("died")
+            self.life.how = "died"
+            self._ended()
         return False
 
     def kill(self) -> None:
+        self.life.how = "killed"  # before it is: others look whether it died by itself
         self.signal(signal.SIGKILL)
-        self._ended("killed")
+        self._ended()
 
     def stop(self) -> bool:
         """Told to end as a service manager would; whether it did in time."""
-        self.signal(signal.SIGTERM)
         assert self._process is not None
+        self.life.how = "stopped"
+        self.signal(signal.SIGTERM)
         try:
             self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             self.kill()
             return False
-        self._ended("stopped")
+        self._ended()
         return True
 
-    def _ended(self, how: str) -> None:
+    def _ended(self) -> None:
         assert self._process is not None
-        life = self.life
-        life.exit_status = self._process.wait()
-        life.how, life.ended = how, self._now()  # type: ignore[assignment]
+        self.life.exit_status = self._process.wait()
+        self.life.ended = self._now()
         if self._process.stdout:
             self._process.stdout.close()
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import platform
+import re
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,9 @@ from .checks import MIB, Check
 from .record import Op, Record
 
 MOST_SHOWN = 20
-"""Violations of one check in the report; the JSON has all."""
+"""Kinds of violations of one check in the report; the JSON has all."""
+_PARTICULAR = re.compile(r"t[0-9a-f]+x[0-9a-f]{6}|[0-9a-f]{32}|(alice|bob|carol)'s|[0-9.]+")
+"""What tells violations of one kind apart: tokens, ids, tenants, numbers."""
 MOST_DOTS = 4000
 BUCKETS = 120
 
@@ -53,8 +56,19 @@ def show(checks: Sequence[Check], console: Console) -> None:
         table.add_row(check.name, check.promise, _result(check, colour=True))
     console.print(table)
     for check in checks:
-        for violation in check.violations[:5]:
-            console.print(f"{check.name}: {violation}"[:400], markup=False, soft_wrap=True)
+        for violation in grouped(check.violations)[:MOST_SHOWN]:
+            console.print(f"{check.name}: {violation}", markup=False, soft_wrap=True)
+
+
+def grouped(violations: Sequence[str]) -> list[str]:
+    """The first of each kind, and how many are like it."""
+    kinds: dict[str, list[str]] = defaultdict(list)
+    for one in violations:
+        kinds[_PARTICULAR.sub("", one)[:200]].append(one)
+    return [
+        many[0][:400] + (f" (and {len(many) - 1} like it)" if many[1:] else "")
+        for many in kinds.values()
+    ]
 
 
 def _markdown(record: Record, checks: Sequence[Check], figures: Mapping[str, Any]) -> str:
@@ -82,10 +96,8 @@ def _markdown(record: Record, checks: Sequence[Check], figures: Mapping[str, Any
     for check in checks:
         if check.violations:
             lines += [f"### Violations: {check.name}", ""]
-            lines += [f"- {_inline(one)}" for one in check.violations[:MOST_SHOWN]]
-            if (more := len(check.violations) - MOST_SHOWN) > 0:
-                lines.append(f"- and {more} more, in soak.json")
-            lines.append("")
+            lines += [f"- {_inline(one)}" for one in grouped(check.violations)[:MOST_SHOWN]]
+            lines += ["", "soak.json has every one.", ""]
     lines += [
         "## Over time",
         "",

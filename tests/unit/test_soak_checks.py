@@ -233,6 +233,12 @@ def test_the_same_seed_plans_the_same_faults() -> None:
     assert plan(7, 60.0, ()) == []
 
 
+def test_violations_of_one_kind_are_told_once() -> None:
+    many = [f"{n}.1 s: bob's print t1x00000{n}: wrong" for n in range(5)]
+    found = report.grouped([*many, "another"])
+    assert found == ["0.1 s: bob's print t1x000000: wrong (and 4 like it)", "another"]
+
+
 def test_the_report_says_what_was_violated_and_draws(tmp_path: Path) -> None:
     found = replace(good(), left=["process 7: a <b> | c"])
     judged = checks.judge(found)
