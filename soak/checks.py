@@ -12,8 +12,9 @@ from typing import Any
 from .record import Life, Op, Record, Sample
 
 MIB = 1 << 20
-GONE = {"sandbox_ended", "sandbox_lost", "not_found"}
-"""What a fault may have ended for good."""
+FINAL = {"sandbox_ended", "sandbox_lost", "not_found", "trail_error"}
+"""What a fault may have ended for good; and a run whose end could not be written has run: trying
+again would run it twice."""
 LEAST_LIFE_S, LEAST_SAMPLES = 120.0, 30
 WARM_UP = 0.3
 """Of a life: pools and caches fill."""
@@ -96,7 +97,7 @@ def _objection(op: Op, *, disturbed: bool) -> str:
     said = f"{op.http} {op.code}: {op.why}"
     if op.code == "internal" or not disturbed:
         return f"refused: {said}"
-    if not op.retryable and op.code not in GONE:
+    if not op.retryable and op.code not in FINAL:
         return f"refused for good, though it would work later: {said}"
     return ""
 
@@ -206,6 +207,8 @@ def _counted(
         return "refused, but the trail does not say so"
     if op.code == "trail_error" and op.retryable and ran:
         return "told that nothing ran and to try again, but its attempt is in the trail"
+    if op.code == "trail_error" and not op.retryable and not ran:
+        return "told that it ran, but no attempt is in the trail"
     return ""
 
 

@@ -158,6 +158,10 @@ REFUSED: dict[str, Any] = {"outcome": "refused", "execution_id": "", "status": "
         ("trail", changed(3, egress=1)),
         ("trail", changed(3, **REFUSED, http=429, code="queue_full", retryable=True)),
         ("trail", changed(3, **REFUSED, http=503, code="trail_error", retryable=True)),
+        (
+            "trail",
+            changed(3, **REFUSED, token="t0", http=500, code="trail_error", retryable=False),
+        ),
         ("verify", with_(verified={"sound": False, "problem": "line 7 is missing", "at": 7})),
         ("verify", with_(verified={})),
         ("leftovers", with_(left=["process 7: python"])),
@@ -184,6 +188,7 @@ def test_each_check_fails_on_a_doctored_record(name: str, doctor: Doctoring) -> 
         changed(8, outcome="broken", execution_id="", why="reset"),
         changed(8, outcome="wrong", failed=True, explained=True),
         changed(8, **REFUSED, http=410, code="sandbox_lost", retryable=False),
+        changed(8, **REFUSED, http=500, code="trail_error", retryable=False),
         changed(8, outcome="left", execution_id=""),
     ],
 )
