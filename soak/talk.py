@@ -153,7 +153,7 @@ class Talk:
         if status != expect:
             _refusal(op, answer)
             raise Disturbed
-        if status == 200 and isinstance(answer, dict) and "execution_id" in answer:
+        if status == 200 and isinstance(answer, dict) and "success" in answer:
             op.took(answer)
             if "output" in answer:  # of /execute
                 op.status = "ok" if answer["success"] else ""
