@@ -149,15 +149,16 @@ def reached(token: str) -> Judge:
 
 
 async def egress(talk: Talk, chance: Random) -> None:
-    token = talk.token()
+    token, kind = talk.token(), "egress"
     if chance.random() < 0.2:
+        kind = "egress refused"
         code = REFUSED.format(url="http://elsewhere.example/", token=token)
         body = {"code": code, "network": list(talk.place.upstream.rule())}
         judge = say(f"{token} 403\n")
     else:
         body = {"code": secret_code(talk, token), **access(talk)}
         judge = reached(token)
-    await talk.ask("egress", "POST", "/v1/runs", body, token=token, judge=judge, one_run=True)
+    await talk.ask(kind, "POST", "/v1/runs", body, token=token, judge=judge, one_run=True)
 
 
 async def fetch(talk: Talk, chance: Random) -> None:

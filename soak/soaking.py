@@ -171,6 +171,13 @@ def _evidence(
     left = traces.left({life.pid for life in record.lives})
     if where.docker:
         left += [f"container {name}" for name in where.docker.containers()]
+    for tenant in where.tenants.values():
+        used = [op for op in record.ops if (op.tenant, op.kind) == (tenant.name, "egress")]
+        came = f"Bearer {tenant.secret}" in where.upstream.shown
+        if any(op.outcome == "right" for op in used) and not came:
+            record.seen.append(
+                f"{tenant.name}'s code used its secret, and the host never got the value"
+            )
     exported = where.folder / "trail.jsonl"
     where.belljar("trail", "export", "--output", str(exported), check=False)
     verdict = where.belljar("trail", "verify", "--json", check=False)
