@@ -189,9 +189,8 @@ async def _alone(place: Place, rounds: int, requests: int) -> dict[str, Any]:
         for _ in track(range(1 + rounds // count), description="gateway, alone"):
             _add(direct, await asyncio.to_thread(_run, bare))
             _add(through, await asyncio.to_thread(_run, behind))
-        process = gateway._process
-        assert process is not None
-        many = await asyncio.to_thread(_many, place, proxy, requests, process._process.pid)
+        (process,) = gateway.processes
+        many = await asyncio.to_thread(_many, place, proxy, requests, process.pid)
         await lease.close()
         return {"alone": _rows(direct, through), "many": many | {"told": float(told)}}
     finally:

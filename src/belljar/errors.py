@@ -16,6 +16,7 @@ BelljarError
 ├── Unavailable               this machine or installation lacks something; the hint says what to do
 │   ├── EngineUnavailable
 │   ├── EnvironmentUnavailable
+│   ├── NetworkUnavailable    the gateway was lost, or does not answer: the same may work next time
 │   └── ServerUnreachable     `url=`: nobody answers there, or the connection broke
 ├── ServerRefused             `url=`: the server's own reasons: key, quota, queue; `code` says which
 ├── EngineError               a wall could not be built, or broke: the host's fault, not the code's
@@ -37,15 +38,22 @@ from __future__ import annotations
 
 
 class BelljarError(Exception):
-    """The root of the tree. `hint` says what to do about it, in words for people."""
+    """The root of the tree. `hint` says what to do about it, in words for people. `detail` is for
+    whoever runs this machine: its paths, and what other programs said. No server tells it."""
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", detail: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.detail = detail
+
+    @property
+    def told_here(self) -> str:
+        """Message and detail."""
+        return f"{self.message}: {self.detail}" if self.detail else self.message
 
     def __str__(self) -> str:
-        return f"{self.message} ({self.hint})" if self.hint else self.message
+        return f"{self.told_here} ({self.hint})" if self.hint else self.told_here
 
 
 class InvalidRequest(BelljarError):
@@ -114,6 +122,10 @@ class EngineUnavailable(Unavailable):
 
 
 class EnvironmentUnavailable(Unavailable):
+    pass
+
+
+class NetworkUnavailable(Unavailable):
     pass
 
 

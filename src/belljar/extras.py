@@ -23,6 +23,16 @@ def for_others(hint: str) -> str:
     return "its operator can install what is missing" if _TYPE in hint else hint
 
 
+def without_paths(text: str) -> str:
+    """What this machine says about itself, for somebody at the other end of a network."""
+    import re
+
+    # What is the same everywhere may stay, and so may addresses of pages.
+    end = r"[^\s'\",;()<>]*"
+    own = rf"\b(?:unix|tcp|ssh)://{end}|(?<![\w.:/*])/(?!(?:workspace|data|dev|proc|sys)\b){end}"
+    return re.sub(own, "…", for_others(text))
+
+
 def _source() -> tuple[str, bool]:
     """The folder that pip installed it from, if it is still there (PEP 610), and whether it is used
     in place. Also that of a source tree that was never installed."""

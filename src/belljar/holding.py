@@ -17,7 +17,7 @@ from belljar.errors import (
     SandboxLost,
     Unsupported,
 )
-from belljar.model import Request
+from belljar.model import Request, Result
 from belljar.trail.entry import Entry, Recorder
 
 if TYPE_CHECKING:
@@ -133,6 +133,8 @@ class Held:
         other = dataclasses.replace(
             self, conversation=Conversation(branch.wall), packages=self.packages.for_branch()
         )
+        if self.outlet:
+            self.outlet.lives(self.engine, other.conversation)
         return other, branch
 
     async def install(self, given: object) -> bool:
@@ -165,6 +167,22 @@ class Held:
         """Its way to the network is there, if it has one."""
         if self.outlet:
             await self.outlet.revive(self.engine, self.conversation)
+
+    def begins(self, entry: Entry) -> None:
+        """A run or a program, to be followed by `done`: what is tried from now on may be its."""
+        if self.outlet:
+            self.outlet.watch(entry.id)
+
+    async def told(self, entry: Entry, result: Result) -> Result:
+        """The result as it may be told: with what was tried over the network, and in the trail."""
+        if self.outlet:
+            self.outlet.look(self.engine, self.conversation.wall)
+            result = await self.outlet.told(entry.id, result)
+        return await entry.end(result)
+
+    def done(self, entry: Entry) -> None:
+        if self.outlet:
+            self.outlet.unwatch(entry.id)
 
     async def set_network(self, asked: object) -> None:
         """Other rules for a sandbox that was made with some."""

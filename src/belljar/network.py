@@ -5,7 +5,6 @@ Plain data and pure judgement. Who dials is the gateway (`egress`), a process of
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +20,13 @@ PACKAGES = ":packages:"
 """Among the hosts of a rule: those of the operator's package index, to be read only."""
 MOST_RULES = 100
 MOST_HOSTS = 256
+MOST_METHODS = 32
+MOST_PATHS = 100
+"""Of one rule, as those before."""
+MOST_HOSTS_TOGETHER = 2_000
+MOST_PATHS_TOGETHER = 1_000
+MOST_PATH_CHARACTERS = 10_000
+"""Of all rules of a sandbox: every request is held against them, in a process that others use."""
 MOST_SECRETS = 32
 SOURCES = ("env:", "file:")
 """With these begins where the value of a secret is; everything else is the value."""
@@ -39,7 +45,9 @@ def host_name(text: str) -> str:
     Resolvers also take `127.1`, `0x7f000001` or `2130706433` for addresses: names whose last label
     begins with a digit are never names of hosts."""
     try:
-        name = text.lower() if text.isascii() else text.encode("idna").decode().lower()
+        # What is longer than any name is not encoded: that takes time by its length.
+        whole = text if len(text) <= 253 else ""
+        name = whole.lower() if whole.isascii() else whole.encode("idna").decode().lower()
     except UnicodeError:
         name = ""
     labels = name.split(".")
@@ -88,6 +96,9 @@ class Allow:
                     f"network: {name} must be several texts, not {value!r}",
                     hint=f"write {name}=({value!r},)" if isinstance(value, str) else "",
                 )
+            most = MOST_METHODS if name == "methods" else MOST_PATHS
+            if len(value) > most:
+                raise InvalidRequest(f"network: a rule has at most {most} {name}")
         methods = tuple(method.upper() for method in methods)
         if bad := [method for method in methods if not _METHOD.match(method)]:
             raise InvalidRequest(f"network: {bad[0][:40]!r} is not a method")
@@ -150,52 +161,30 @@ def rules(asked: object) -> Rules:
             found.append(item)
         else:
             _not_rules(item)
-    if len(found) > MOST_RULES:
-        raise InvalidRequest(f"network: at most {MOST_RULES} rules")
+        if len(found) > MOST_RULES:
+            raise InvalidRequest(f"network: at most {MOST_RULES} rules")
+    hosts = sum(len(rule.hosts) for rule in found)
+    check_together(hosts, [path for rule in found for path in rule.paths])
     return tuple(found)
+
+
+def check_together(hosts: int, paths: Sequence[str]) -> None:
+    """What all rules of a sandbox have, counted."""
+    for what, count, most in (
+        ("hosts", hosts, MOST_HOSTS_TOGETHER),
+        ("paths", len(paths), MOST_PATHS_TOGETHER),
+        ("characters in paths", sum(map(len, paths)), MOST_PATH_CHARACTERS),
+    ):
+        if count > most:
+            raise InvalidRequest(
+                f"network: all rules together have {count:,} {what}, and may have {most:,}",
+                hint="one pattern can stand for many: *.example.com, /v1/*",
+            )
 
 
 def patterns(hosts: Iterable[str]) -> tuple[str, ...]:
     """Names of hosts as rules have them, each in its one spelling."""
     return tuple(pattern for host in hosts for pattern in Allow(host).hosts)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Permission:
-    """What the rules say to one connection or request."""
-
-    rule: str
-    """The pattern that allows it; empty: none does."""
-    why: str = ""
-    """Why not, in words that the author of the code can act on."""
-    inspect: bool = True
-
-
-def permission(
-    given: Rules, host: str, port: int, method: str | None = None, path: str | None = None
-) -> Permission:
-    """`method` and `path` are None as long as they are not known: before TLS is opened."""
-    naming = [(rule, pattern) for rule in given if (pattern := rule.covers(host, port))]
-    if not naming:
-        ports = sorted({p for rule in given for p in _ports(rule, host)})
-        if ports:
-            why = f"{host} is allowed on port {', '.join(map(str, ports))}, not {port}"
-        else:
-            why = f"no rule allows {host}:{port}; ask for network access to {host!r}"
-        return Permission(rule="", why=why)
-    inspect = all(rule.inspect for rule, _ in naming)
-    for rule, pattern in naming:
-        if method is not None and rule.methods and method not in rule.methods:
-            continue
-        if path is not None and rule.paths and not any(_matches(path, p) for p in rule.paths):
-            continue
-        return Permission(rule=pattern, inspect=inspect)
-    methods = sorted({m for rule, _ in naming for m in rule.methods})
-    paths = sorted({p for rule, _ in naming for p in rule.paths})
-    parts = [f"methods {', '.join(methods)}"] if methods else []
-    parts += [f"paths {', '.join(paths[:10])}"] if paths else []
-    why = f"{method} {path} at {host} is not allowed, only {' and '.join(parts)}"
-    return Permission(rule="", why=why)
 
 
 @dataclass(frozen=True, init=False)
@@ -298,15 +287,6 @@ def check_variable(name: object) -> str:
     return name
 
 
-def _ports(rule: Allow, host: str) -> set[int]:
-    found: set[int] = set()
-    for pattern in rule.hosts:
-        port = pattern.partition(":")[2] if pattern != PACKAGES else ""
-        if _names(pattern, host, int(port) if port else PORTS[0]):
-            found |= {int(port)} if port else set(PORTS)
-    return found
-
-
 def _pattern(host: object) -> str:
     if not isinstance(host, str):
         _not_rules(host)
@@ -334,10 +314,6 @@ def _names(pattern: str, host: str, port: int) -> bool:
     if port not in ((int(only),) if only else PORTS):
         return False
     return host.endswith(name[1:]) and host != name[2:] if name[0] == "*" else host == name
-
-
-def _matches(path: str, pattern: str) -> bool:
-    return fnmatch.fnmatchcase(path, pattern.replace("[", "[[]").replace("?", "[?]"))
 
 
 def _many(asked: object) -> Iterable[object]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from belljar.conversation import Conversation
 from belljar.engines.base import DoorEngine, Doors, Engine, Wall
-from belljar.errors import BelljarError, NetworkRefused, TrailError
+from belljar.errors import BelljarError, Closed, NetworkRefused, TrailError
 from belljar.model import Request, Result
 from belljar.sandbox import Order
 from belljar.settings import Settings
@@ -22,16 +22,21 @@ if TYPE_CHECKING:
     from belljar.egress.gateway import Gateway, Lease
     from belljar.network import Egress, Rules, Secret
 
+REVIVE_S = 0.1, 30.0
+"""How long a kept sandbox waits for a new gateway when it has lost one; longer each time that one
+is lost soon, as by code that ends them."""
 MOST_TOLD = 100
 """Attempts that a result has; the trail has all."""
-CLOSE_S = 10.0
+CLOSE_S = 15.0
+"""Longer than a gateway is waited for that does not answer: then its end tells what was begun."""
 
 OnEgress = Callable[["Egress", str], None]
 """With every attempt, of whatever sandbox, and its tenant."""
 
 
 class Network:
-    """The gateway of one Belljar, started with the first run that has rules."""
+    """The gateway of one Belljar, started with the first run that has rules. Each tenant has a
+    process of its own."""
 
     def __init__(self, settings: Settings, on_egress: OnEgress | None = None) -> None:
         self._settings = settings
@@ -102,12 +107,25 @@ class Outlet:
         self._unwritten: set[asyncio.Future[None]] = set()
         self._failure: TrailError | None = None
         self._turn = asyncio.Lock()
+        self._living: list[tuple[Engine, Conversation]] = []
+        """The kept sandboxes that use it."""
+        self._reviving: asyncio.Task[None] | None = None
+        self._doorless = False
+        """A new gateway is there, and the sandbox has no way to it yet."""
+        self._began_at = 0.0
+        self._wait_s = REVIVE_S[0]
 
     # -- the sandbox -----------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Also anew, when the gateway was lost."""
-        self.lease = await self._gateway.open(self.rules, self._secrets, on_egress=self.tried)
+        self.lease = await self._gateway.open(
+            self.rules,
+            self._secrets,
+            on_egress=self.tried,
+            on_lost=self._lost,
+            tenant=self._entries[0].tenant,
+        )
+        self._began_at = time.monotonic()
 
     def doors(self, engine: Engine) -> Doors | None:
         """Those of the wall itself, if it has any; else they are in the agent's stream."""
@@ -123,23 +141,58 @@ class Outlet:
         )
 
     async def join(self, engine: Engine, talk: Conversation) -> None:
-        """A kept sandbox that is there and whose wall has no doors."""
+        """By a kept sandbox that is there."""
+        self.lives(engine, talk)
         if not engine.capabilities.doors:
             await talk.open_doors(self._doors())
 
     async def revive(self, engine: Engine, talk: Conversation) -> None:
-        """A kept sandbox whose gateway was lost gets the next one. Not with secrets: the code holds
-        placeholders that nobody else knows, and reaches nothing any more."""
-        if not self.lease.lost or self._secrets:
+        """A kept sandbox whose gateway was lost gets the next one, with the same rules, secrets and
+        placeholders: what the code holds is good again."""
+        if not self._is_lost:
             return
         async with self._turn:
-            if not self.lease.lost:
+            if not self._is_lost:
                 return
-            await self.open()
+            self._doorless = True
+            await self._gateway.renew(self.lease, self.rules)
+            self._began_at = time.monotonic()
             if engine.capabilities.doors:
                 await cast(DoorEngine, engine).open_doors(talk.wall, self._doors())
             else:
                 await talk.open_doors(self._doors())
+            self._doorless = False
+
+    def lives(self, engine: Engine, talk: Conversation) -> None:
+        """A kept sandbox, or a branch of it, that gets its network back by itself."""
+        self._living = [one for one in self._living if not one[1].lost] + [(engine, talk)]
+
+    @property
+    def _is_lost(self) -> bool:
+        return self._doorless or self.lease.lost
+
+    def _lost(self) -> None:
+        """The gateway's process has ended: programs in a kept sandbox do not wait for a run."""
+        if self._living and not (self._reviving and not self._reviving.done()):
+            self._reviving = asyncio.ensure_future(self._revive())
+            self._reviving.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _revive(self) -> None:
+        shortest, longest = REVIVE_S
+        lived_s = time.monotonic() - self._began_at
+        self._wait_s = shortest if lived_s > 2 * longest else self._wait_s
+        while self._is_lost:
+            await asyncio.sleep(self._wait_s)
+            self._wait_s = min(longest, 2 * self._wait_s)
+            self._living = [(engine, talk) for engine, talk in self._living if not talk.lost]
+            if not self._living:
+                return
+            try:
+                await self.revive(*self._living[0])
+            except Closed:
+                return
+            except BelljarError:
+                continue  # and the next run says why
 
     async def change(self, asked: object, engine: Engine, talk: Conversation) -> None:
         """Other rules, from now on; what they do not allow is cut."""
@@ -255,6 +308,9 @@ class Outlet:
 
     async def close(self) -> None:
         """Every attempt was told, and is in the trail."""
+        self._living.clear()
+        if self._reviving:
+            self._reviving.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await self.lease.close()

@@ -85,7 +85,10 @@ class Service:
         assert task is not None
         self._runs.add(task)
         try:
-            entry = await self._attempt(request, caller) if self.settings.trail else Entry()
+            if self.settings.trail:
+                entry = await self._attempt(request, caller)
+            else:
+                entry = Entry(tenant=caller.tenant)
             try:
                 return await entry.end(
                     await self._pipeline(request, entry, stdin_descriptor, on_output, on_usage)

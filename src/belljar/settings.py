@@ -117,6 +117,8 @@ class Settings:
     """The longest that a connection may last."""
     network_idle_s: float = 60.0
     """The longest that nothing may move on it."""
+    network_processes: int = 16
+    """Gateways at once: each tenant has its own, and where there are more tenants some share."""
     docker_host: str = ""
     """Where Docker's daemon listens, unix:///path or tcp://host:port; empty: DOCKER_HOST, or the
     usual sockets of Docker and Podman."""
@@ -147,6 +149,7 @@ class Settings:
             ("concurrency", 1),
             ("package_bytes", 0),
             ("layers_bytes", 0),
+            ("network_processes", 1),
         ):
             value = getattr(self, name)
             if type(value) is not int or value < least:

@@ -10,6 +10,7 @@ import contextlib
 import http.client
 import http.server
 import os
+import re
 import signal
 import socket
 import ssl
@@ -107,9 +108,8 @@ class Place:
 
     @property
     def pid(self) -> int:
-        process = self.gateway._process
-        assert process is not None
-        return process._process.pid
+        (process,) = self.gateway.processes
+        return process.pid
 
 
 class Way:
@@ -368,6 +368,8 @@ def test_the_process_has_given_up_what_it_does_not_need(way: Way) -> None:
     else:
         with pytest.raises(PermissionError):  # not dumpable: not even who started it may look
             (folder / "environ").read_bytes()
+    limits = (folder / "limits").read_text()
+    assert re.search(r"Max data size +1073741824 +1073741824 ", limits), limits
     said = (folder / "cmdline").read_bytes()
     assert b"PRIVATE" not in said and str(way.place.folder).encode() not in said
 
@@ -394,7 +396,7 @@ from belljar.settings import Settings
 async def main():
     gateway = Gateway(Settings(home=Path({str(tmp_path)!r})))
     await gateway.open(rules("api.test"), on_egress=print)
-    print(gateway._process._process.pid, flush=True)
+    print(gateway.processes[0].pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 asyncio.run(main())
 """

@@ -371,8 +371,8 @@ def test_n1_a_gateway_that_was_killed_is_followed_by_another(site: Site) -> None
         with belljar.Sandbox(jar, engine="jail", network=site.rule()) as box:
             assert box.run(get).stdout == "200\n"
             service = jar.asynchronous._service  # type: ignore[union-attr]
-            gateway = service._network._gateway._process._process.pid  # type: ignore[union-attr]
-            os.kill(gateway, signal.SIGKILL)
+            (gateway,) = service._network._gateway.processes  # type: ignore[union-attr]
+            os.kill(gateway.pid, signal.SIGKILL)
             while jar.portal().call(_lost(box)) is False:
                 time.sleep(0.01)
             assert box.run(get).stdout == "200\n"

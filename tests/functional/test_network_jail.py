@@ -550,8 +550,7 @@ def test_n1_the_gateway_itself_behind_the_doors(jail: Jail) -> None:
                     assert [each.verdict for each in result.egress] == ["refused", "allowed"]
                 service = jar._service
                 assert service is not None and service._network._gateway is not None
-                lost = service._network._gateway._process
-                assert lost is not None
+                (lost,) = service._network._gateway.processes
                 lost.close()
                 for one in (copy, box):
                     assert (await one.run(visits)).value == "['belljar: no rule', 'server']"

@@ -70,6 +70,8 @@ class Guest:
 
 
 _DEBIAN = ("python3", "python3-venv", "linux-image-cloud-amd64")
+# With apt comes libstdc++, which Node.js needs: not essential, yet in every stock image.
+_IMAGE = ("apt", "python3", "ca-certificates")
 
 GUESTS = {
     guest.name: guest
@@ -80,7 +82,7 @@ GUESTS = {
             archive="debian",
             suites=("bookworm", "bookworm-updates"),
             packages=_DEBIAN,
-            image=("python3", "ca-certificates"),
+            image=_IMAGE,
         ),
         Guest(
             name="trixie",
@@ -88,7 +90,7 @@ GUESTS = {
             archive="debian",
             suites=("trixie", "trixie-updates"),
             packages=(*_DEBIAN, "docker-cli"),  # a package of its own since Debian 13
-            image=("python3", "ca-certificates"),
+            image=_IMAGE,
         ),
         Guest(
             name="noble",
@@ -96,10 +98,9 @@ GUESTS = {
             archive="ubuntu",
             suites=("noble", "noble-updates"),
             components=("main", "universe"),
-            # With apt comes libstdc++, which Node.js needs: not essential here, yet every stock
-            # machine has it.
+            # As in the image: here systemd does not bring libstdc++ along.
             packages=("apt", "python3", "python3-venv", "linux-image-virtual"),
-            image=("python3", "ca-certificates"),
+            image=_IMAGE,
             restricts=True,
         ),
         Guest(

@@ -76,3 +76,27 @@ def test_no_hint_is_written_by_hand() -> None:
     texts += root.glob("deploy/*")
     for file in texts:
         assert not re.search(r"pip install '?belljar\b", file.read_text()), file
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("Docker cannot be reached at unix:///run/user/1000/docker.sock", "reached at …"),
+        ("Docker at tcp://10.0.0.7:2375 is closed to us", "Docker at … is closed to us"),
+        ("[Errno 13] Permission denied: '/srv/belljar/layers/x.lock'", "denied: '…'"),
+        ("stored in /home/op/.local/share/belljar: full", "stored in … full"),
+        ("below /opt, which sandboxes cannot see", "below …, which"),
+        ("the module virtio is not in /lib/modules/6.1/kernel", "is not in …"),
+    ],
+)
+def test_a3_others_see_no_path_of_this_machine(said: str, told: str) -> None:
+    assert told in extras.without_paths(said)
+
+
+def test_a3_what_is_the_same_everywhere_may_be_seen() -> None:
+    for said in (
+        "see https://example.com/a/b and docs/network.md",
+        "/workspace/x and /data/input/y and /dev/kvm",
+        "ulimit -n, -u; 1/2 and/or",
+    ):
+        assert extras.without_paths(said) == said

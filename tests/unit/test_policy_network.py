@@ -245,3 +245,47 @@ def test_n1_an_index_that_is_none_or_holds_a_password_is_told(index: str) -> Non
     with pytest.raises(InvalidRequest, match=r"package_index|none is set") as refusal:
         judge(settings(package_index=index), network=":packages:")
     assert "pw" not in str(refusal.value)
+
+
+HOSTS = st.sampled_from(
+    ("a.example", "b.a.example", "*.a.example", "*.b.a.example:80", "example.org:81", ":packages:")
+)
+
+
+@given(asked=HOSTS, most=st.lists(HOSTS, max_size=4))
+def test_n1_inside_means_every_host_on_every_port(asked: str, most: list[str]) -> None:
+    """Judged by another way: each name that the pattern may stand for, one by one."""
+
+    def names(pattern: str, host: str, port: int) -> bool:
+        return pattern != ":packages:" and bool(Allow(pattern).covers(host, port))
+
+    candidates = [
+        (host, port)
+        for host in ("a.example", "b.a.example", "c.b.a.example", "x.a.example", "example.org")
+        for port in (80, 81, 443)
+    ]
+    wanted = [place for place in candidates if names(asked, *place)]
+    inside = all(any(names(one, *place) for one in most) for place in wanted)
+    if asked == ":packages:":
+        inside = asked in most
+    try:
+        check_inside((Allow(asked),), most, setting="network_allowed")
+        found = True
+    except NetworkRefused:
+        found = False
+    assert found == inside
+
+
+def test_f2_many_ports_and_many_secrets_are_no_pairs() -> None:
+    """As pairs they would be looked at for minutes, in a server's loop."""
+    hosts = [f"h{n}.example:{n + 1000}" for n in range(1_999)]
+    many = [Allow(*hosts[start : start + 250]) for start in range(0, len(hosts), 250)]
+    keys = {f"K{n}": Secret("a-value-of-its-own", host="last.example") for n in range(32)}
+    found = rules([*many, Allow("last.example:8443")])
+    assert judge(network=found, secrets=keys).secrets == keys
+    with pytest.raises(NetworkRefused, match="K0 is for last"):
+        judge(network=rules([*many, Allow("last.example:80")]), secrets=keys)
+    below = {"K": Secret("a-value-of-its-own", host="a.last.example")}
+    assert judge(network=Allow("*.last.example:9000"), secrets=below).secrets == below
+    allowed = tuple(f"h{n}.example:{n + 1000}" for n in range(1_999))
+    assert judge(settings(network_allowed=allowed), network=many).network == tuple(many)

@@ -75,9 +75,8 @@ class Gate:
     @property
     def pid(self) -> int:
         """Of the gateway's process; there is one as soon as a way was opened."""
-        process = self.gateway._process
-        assert process is not None
-        return process._process.pid
+        (process,) = self.gateway.processes
+        return process.pid
 
     def run(self, work: Coroutine[Any, Any, T], within_s: float = PATIENCE_S) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(within_s)

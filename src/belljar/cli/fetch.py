@@ -13,6 +13,7 @@ Exit status: 0 when there is a page (status 200 to 299), 1 when there is none.
 Examples:
   belljar fetch https://example.com/
   belljar fetch https://example.com/old --allow-host example.com --allow-host www.example.com
+  belljar fetch https://api.example.com/v1/me --secret API_KEY=env:API_KEY@api.example.com
 """
 NONE = 1
 
@@ -25,6 +26,21 @@ def fetch(
             metavar="HOST[:PORT]", help="Where redirects may lead. Default: its host. Repeatable."
         ),
     ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=SOURCE@HOST",
+            help="A credential for HOST: API_KEY=env:API_KEY@api.example.com, or =file:PATH@HOST."
+            " Repeatable.",
+        ),
+    ] = None,
+    secret_header: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=HEADER",
+            help="Where it goes, if not 'Authorization: Bearer {}'. Repeatable.",
+        ),
+    ] = None,
     most_characters: Annotated[
         int | None, typer.Option(metavar="COUNT", help="Of its text. Default: 50000.")
     ] = None,
@@ -34,6 +50,7 @@ def fetch(
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> int:
     """Get one page and print it as text; hostile ones do no harm."""
+    from belljar.cli.network import secrets
     from belljar.cli.say import say
     from belljar.cli.terminal import harmless
     from belljar.jar import Belljar
@@ -43,6 +60,7 @@ def fetch(
 
     options = {
         "network": Allow(*allow_host, methods=("GET", "HEAD")) if allow_host else None,
+        "secrets": secrets(secret or [], secret_header or []) or None,
         "most_characters": most_characters,
         "timeout_s": timeout,
     }

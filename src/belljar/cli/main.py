@@ -41,7 +41,7 @@ def call(arguments: list[str]) -> int:
 
         return app.call(arguments)
     except BelljarError as error:
-        say(error.message, hint=error.hint)
+        say(error.told_here, hint=error.hint)
         if "--json" in arguments:
             import json
 

@@ -28,4 +28,4 @@ def say(message: str, *, hint: str = "") -> None:
 
 def problem(error: BelljarError) -> dict[str, dict[str, str]]:
     """The one shape of an error in JSON."""
-    return {"error": {"name": type(error).__name__, "message": error.message, "hint": error.hint}}
+    return {"error": {"name": type(error).__name__, "message": error.told_here, "hint": error.hint}}

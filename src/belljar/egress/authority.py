@@ -46,7 +46,8 @@ class Authority:
                 os.close(lock)
         except OSError as error:
             raise Unavailable(
-                f"network: the certificate authority in {folder} cannot be used: {error}",
+                "network: the gateway's certificate authority cannot be used",
+                detail=f"{folder}: {error}",
                 hint="BELLJAR_HOME must be a folder that this user can write",
             ) from error
 
@@ -95,7 +96,9 @@ def _read(path: Path) -> Authority | None:
         status = os.fstat(file.fileno())
         if status.st_mode & 0o077 or (os.geteuid() and status.st_uid != os.geteuid()):
             raise Unavailable(
-                f"network: {path} must be readable for its owner alone, and that must be you",
+                "network: the gateway's certificate authority must be readable for its owner"
+                " alone, and that must be you",
+                detail=str(path),
                 hint="others may know its key: remove the file, and a new one is made",
             )
         content = file.read(1 << 16)
@@ -103,7 +106,9 @@ def _read(path: Path) -> Authority | None:
         pair = _certificates().usable(content)
     except (ValueError, TypeError) as error:
         raise Unavailable(
-            f"network: {path} is damaged: {error}", hint="remove it, and a new one is made"
+            "network: the gateway's certificate authority is damaged",
+            detail=f"{path}: {error}",
+            hint="remove it, and a new one is made",
         ) from error
     return Authority(certificate_pem=pair[0], key_pem=pair[1]) if pair else None
 

@@ -1,8 +1,10 @@
 """Messages between the host and the gateway: JSON and descriptors on a SOCK_SEQPACKET socket.
 
-    host → gateway   {do: start, …} + the host's pidfd, then {do: open | change | close, id, lease}
-                     with what it needs, and {do: wire, lease} + the wire
-    gateway → host   {ready} or {error}; {id} or {id, error, hint}; {lease, egress: […]}
+    host → gateway   {do: start, …} + the host's pidfd and memory for what is under way, then
+                     {do: open | change | close | ping, id, lease} with what it needs, and
+                     {do: wire, lease} + the wire
+    gateway → host   {ready} or {error}; {id}, {id, refused, hint} or {id, error};
+                     {lease, egress: […]}
 
 What is too long for one message lies in a memory file that goes with it. Secrets travel here and
 nowhere else.

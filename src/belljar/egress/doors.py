@@ -51,6 +51,7 @@ async def https(outlet: Outlet, connection: Connection, stream: Stream) -> None:
         target = Target(name, HTTPS)
         await outlet.pace.wait()
         attempt.rule = outlet.permit(target).rule
+        attempt.begun()
         await _secure(outlet, connection, seen, stream, target, None, attempt)
 
 
@@ -77,8 +78,7 @@ async def _beyond(outlet: Outlet, connection: Connection, way: Way) -> None:
             await _secure(outlet, connection, seen, stream, target, judged, attempt)
         else:
             inner = Begun(first, stream)
-            relay = Relay(outlet, connection, inner, fixed=target, judged=judged)
-            await _requests(relay, attempt)
+            await Relay(outlet, connection, inner, fixed=target, judged=judged, way=attempt).serve()
 
 
 async def _secure(
@@ -97,18 +97,11 @@ async def _secure(
         return
     inner = await tls.answer(stream, outlet.certificate(target.host))
     connection.head_ends()
-    relay = Relay(outlet, connection, inner, fixed=target, judged=judged, secure=True)
-    await _requests(relay, attempt)
+    await Relay(
+        outlet, connection, inner, fixed=target, judged=judged, secure=True, way=attempt
+    ).serve()
     with contextlib.suppress(OSError):
         await inner.end()
-
-
-async def _requests(relay: Relay, attempt: Attempt) -> None:
-    """Each has a record of its own, and then there is none of the way that they took."""
-    try:
-        await relay.serve()
-    finally:
-        attempt.is_told = attempt.is_told or relay.requests > 0
 
 
 async def _carry(

@@ -1,22 +1,31 @@
-"""The host's side of the gateway: starts its process, and gets each sandbox a way out of it."""
+"""The host's side of the gateway: its processes, one for each tenant, and the leases in them."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from belljar.errors import Closed, InvalidRequest, Unavailable
+from belljar.errors import (
+    BelljarError,
+    Closed,
+    InvalidRequest,
+    NetworkUnavailable,
+    Unavailable,
+)
 from belljar.network import Rules, Secret
 from belljar.settings import Settings
 
 from . import secrets as holding
-from .running import OnEgress, Running
+from .running import Listener, OnEgress, Running
 from .targets import transparent
 
 PROXY_PORT = 3128
 CA_FILE = ".belljar/ca.pem"
 """Below /data/input."""
+IDLE_S = 60.0
+"""A process without leases ends after so long, unless it is the only one."""
 _CA_PATH = f"/data/input/{CA_FILE}"
 _LOOPBACK = "127.0.0.1"
 _CA_VARIABLES = (
@@ -32,65 +41,189 @@ _CA_VARIABLES = (
 )
 
 
+class _Place:
+    """One process, as it starts and lives."""
+
+    def __init__(self, starting: asyncio.Task[Running]) -> None:
+        self.starting = starting
+        self.used_at = 0.0
+
+    @property
+    def running(self) -> Running | None:
+        """None while it starts, and when that failed."""
+        done = self.starting.done() and not self.starting.cancelled()
+        return self.starting.result() if done and not self.starting.exception() else None
+
+    @property
+    def over(self) -> bool:
+        running = self.running
+        return not running.alive if running else self.starting.done()
+
+    @property
+    def leases(self) -> int:
+        return len(self.running.listeners) if self.running else 1
+
+
 class Gateway:
-    """One per service. Its process starts with the first lease, and anew if it is lost."""
+    """One per service. A tenant's process starts with its first lease, and anew if it is lost; what
+    one tenant does to it, no other feels. `Settings.network_processes` are the most at once: then
+    tenants share."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._process: Running | None = None
-        self._turn = asyncio.Lock()
+        self._places: dict[str, _Place] = {}
+        """By tenant; several where they share."""
+        self._sweeping: asyncio.TimerHandle | None = None
         self._closed = False
 
     async def open(
-        self, given: Rules, secrets: Mapping[str, Secret] | None = None, *, on_egress: OnEgress
+        self,
+        given: Rules,
+        secrets: Mapping[str, Secret] | None = None,
+        *,
+        on_egress: OnEgress,
+        on_lost: Callable[[], None] | None = None,
+        tenant: str = "",
     ) -> Lease:
-        """A way out for one sandbox, under these rules."""
+        """A way out for one sandbox, under these rules. `on_lost`: its process has ended before it;
+        `renew` gives it another."""
         held = holding.hold(secrets or {})
         _check(given, bool(held))
-        async with self._turn:
-            if self._closed:
-                raise Closed("the gateway was closed")
-            if self._process is None or not self._process.alive:
-                self._process = await Running.start(self._settings)
-            process = self._process
-        number = process.number()
-        process.listeners[number] = on_egress
-        lease = Lease(process, number, given, held)
-        try:
-            await process.ask(
-                {
-                    "do": "open",
-                    "lease": number,
-                    "rules": [rule.to_dict() for rule in given],
-                    "secrets": [one.to_dict() for one in held],
-                }
-            )
-        except BaseException:
-            del process.listeners[number]
-            raise
+        lease = Lease(self, tenant, given, held, Listener(on_egress, on_lost or _nothing))
+        await self.renew(lease)
         return lease
 
+    async def renew(self, lease: Lease, given: Rules | None = None) -> None:
+        """The same secrets and placeholders, and these rules, in a process that lives."""
+        rules = lease.given if given is None else given
+        process = await self._running(lease.tenant)
+        try:
+            await lease.begin(process, rules)
+        except NetworkUnavailable:
+            if process.alive:
+                raise
+            await lease.begin(await self._running(lease.tenant), rules)  # it hung, or just ended
+
+    def rests(self, lease: Lease) -> None:
+        """It has ended, and its process may have nothing left to do."""
+        if place := self._places.get(lease.tenant):
+            place.used_at = asyncio.get_running_loop().time()
+        if len(self._all()) > 1 and self._sweeping is None and not self._closed:
+            loop = asyncio.get_running_loop()
+            self._sweeping = loop.call_later(IDLE_S, self._sweep)
+
     async def close(self) -> None:
-        """Ends the process, and with it every connection."""
+        """Ends the processes, and with them every connection."""
         self._closed = True
-        async with self._turn:
-            if self._process:
-                self._process.close()
-                self._process = None
+        if self._sweeping:
+            self._sweeping.cancel()
+        for place in self._all():
+            with contextlib.suppress(BelljarError):
+                (await place.starting).close()
+        self._places.clear()
+
+    @property
+    def processes(self) -> list[Running]:
+        """Those that live."""
+        return [one.running for one in self._all() if one.running and one.running.alive]
+
+    # -- places ----------------------------------------------------------------------------------
+
+    async def _running(self, tenant: str) -> Running:
+        while True:
+            if self._closed:
+                raise Closed("the gateway was closed")
+            place = self._place(tenant)
+            place.used_at = asyncio.get_running_loop().time()
+            # Who stops waiting does not stop what others wait for.
+            running = await asyncio.shield(place.starting)
+            if running.alive and not self._closed:
+                return running
+
+    def _place(self, tenant: str) -> _Place:
+        most = self._settings.network_processes
+        found = self._places.get(tenant)
+        if found and not found.over and (self._own(found) or len(self._all()) >= most):
+            return found
+        self._places = {name: one for name, one in self._places.items() if not one.over}
+        if len(self._all()) >= most:
+            self._end_idle(0.0, keep=most - 1)
+        places = self._all()
+        if len(places) >= most:
+            found = min(places, key=lambda one: one.leases)
+        else:
+            found = _Place(asyncio.ensure_future(Running.start(self._settings)))
+            found.starting.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._places[tenant] = found
+        return found
+
+    def _own(self, place: _Place) -> bool:
+        return sum(one is place for one in self._places.values()) == 1
+
+    def _all(self) -> list[_Place]:
+        return list({id(one): one for one in self._places.values()}.values())
+
+    def _sweep(self) -> None:
+        self._sweeping = None
+        if self._end_idle(IDLE_S, keep=1):
+            self._sweeping = asyncio.get_running_loop().call_later(IDLE_S, self._sweep)
+
+    def _end_idle(self, for_s: float, *, keep: int) -> bool:
+        """Ends those that were idle for so long, the longest first, and says whether there are more
+        that are idle. The last to have been used stays: who is alone here never waits for one."""
+        places = self._all()
+        idle = sorted((one for one in places if not one.leases), key=lambda one: one.used_at)
+        until = asyncio.get_running_loop().time() - for_s
+        left = len(places)
+        for one in idle:
+            if left > keep and one.used_at <= until and one.running:
+                one.running.close()
+                left -= 1
+        self._places = {name: one for name, one in self._places.items() if not one.over}
+        return len(self._places) > 1
 
 
 class Lease:
     """One sandbox's way out."""
 
     def __init__(
-        self, process: Running, number: int, given: Rules, held: tuple[holding.Held, ...]
+        self,
+        gateway: Gateway,
+        tenant: str,
+        given: Rules,
+        held: tuple[holding.Held, ...],
+        listener: Listener,
     ) -> None:
-        self._process = process
-        self._number = number
-        self._secret = bool(held)
+        self.tenant = tenant
+        self._gateway = gateway
+        self._listener = listener
+        self._process: Running | None = None
+        self._number = 0
+        self._held = held
         self._closed = False
-        self._given = given
+        self.given = given
         self._placeholders = holding.variables(held)
+
+    async def begin(self, process: Running, given: Rules) -> None:
+        """In this process from now on; for the gateway."""
+        self._check_open()
+        number = process.number()
+        process.listeners[number] = self._listener
+        try:
+            await process.ask(
+                {
+                    "do": "open",
+                    "lease": number,
+                    "rules": [rule.to_dict() for rule in given],
+                    "secrets": [one.to_dict() for one in self._held],
+                }
+            )
+        except BaseException:
+            process.listeners.pop(number, None)
+            with contextlib.suppress(NetworkUnavailable):
+                process.send({"do": "close", "lease": number, "id": process.number()})
+            raise
+        self._process, self._number, self.given = process, number, given
 
     @property
     def variables(self) -> Mapping[str, str]:
@@ -109,22 +242,22 @@ class Lease:
     @property
     def files(self) -> Mapping[str, bytes]:
         """For the code, below /data/input."""
-        system = any(not rule.inspect for rule in self._given)
-        more = self._process.more_roots if system else b""
-        return {CA_FILE: self._process.authority.bundle(system=system, more=more)}
+        process = self._begun()
+        system = any(not rule.inspect for rule in self.given)
+        more = process.more_roots if system else b""
+        return {CA_FILE: process.authority.bundle(system=system, more=more)}
 
     @property
     def hosts(self) -> Mapping[str, str]:
         """For /etc/hosts inside: names that lead to the gateway also without a proxy."""
-        return dict.fromkeys(transparent(self._given), _LOOPBACK)
+        return dict.fromkeys(transparent(self.given), _LOOPBACK)
 
     def wire(self) -> socket.socket:
         """A new wire, the caller's; its other end is the gateway's."""
         self._check_open()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with theirs:
-                self._process.send({"do": "wire", "lease": self._number}, [theirs.fileno()])
+            self._begun().send({"do": "wire", "lease": self._number}, theirs)
         except BaseException:
             ours.close()
             raise
@@ -133,32 +266,42 @@ class Lease:
     @property
     def lost(self) -> bool:
         """Its process has ended, and every way out with it."""
-        return not self._process.alive
+        return not self._begun().alive
 
     async def change(self, given: Rules) -> None:
         """From now on these rules. What they do not allow is cut."""
         self._check_open()
-        _check(given, self._secret)
+        _check(given, bool(self._held))
         rules = [rule.to_dict() for rule in given]
-        await self._process.ask({"do": "change", "lease": self._number, "rules": rules})
-        self._given = given
+        await self._begun().ask({"do": "change", "lease": self._number, "rules": rules})
+        self.given = given
 
     async def close(self) -> None:
         """When it returns every connection is cut and every attempt told."""
         if self._closed:
             return
         self._closed = True
+        process = self._begun()
         try:
-            if self._process.alive:
-                await self._process.ask({"do": "close", "lease": self._number})
+            if process.alive:
+                await process.ask({"do": "close", "lease": self._number})
         except Unavailable:
             pass  # the process has gone, and with it every connection
         finally:
-            self._process.listeners.pop(self._number, None)
+            process.listeners.pop(self._number, None)
+            self._gateway.rests(self)
+
+    def _begun(self) -> Running:
+        assert self._process is not None
+        return self._process
 
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("this way to the network was closed")
+
+
+def _nothing() -> None:
+    pass
 
 
 def _check(given: Rules, secret: bool) -> None:

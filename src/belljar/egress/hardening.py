@@ -26,6 +26,8 @@ _READABLE = (
     "/usr/lib64",
 )
 _NAMESPACES = "/run/netns"
+_MEMORY_BYTES = 1 << 30
+"""One tenant's gateway cannot take the machine's memory from others."""
 
 
 def identity() -> str:
@@ -59,6 +61,9 @@ def harden() -> None:
     """Before there are threads: what is given up here is given up for all of them."""
     "bücher.invalid".encode("idna")  # TLS encodes names so; the codec is loaded from files
     _raise_open_files()
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = _MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(hard, _MEMORY_BYTES)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     # One byte, not none: a core dump piped to a helper on the host ignores any other limit.
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
     if os.geteuid() == 0:

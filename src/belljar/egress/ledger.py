@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from belljar.network import Egress
 
 from .refusal import ALLOWED, Refusal
+from .underway import UnderWay
 
 TOLD_ONE_BY_ONE = 1_000
 """Of one lease; then refusals that are alike are counted together."""
@@ -18,20 +20,44 @@ _LONGEST = 500
 _LONGEST_NAME = 253
 
 
+Send = Callable[[list[dict[str, Any]], Callable[[], None] | None], None]
+"""Tells the host, and calls what it was given once the host is sure to hear it."""
+
+
 class Ledger:
     """The records of one lease. `send` gets them as they are told to the host."""
 
-    def __init__(self, send: Callable[[list[dict[str, Any]]], None]) -> None:
+    def __init__(self, send: Send, under_way: UnderWay, lease: int = 0) -> None:
         self._send = send
+        self._under_way = under_way
+        self._lease = lease
         self._told = 0
         self._alike: dict[tuple[object, ...], dict[str, Any]] = {}
 
-    def add(self, record: Egress) -> None:
+    def begin(self, attempt: Attempt) -> int:
+        return self._under_way.begin(
+            self._lease,
+            attempt.at,
+            attempt.port,
+            attempt.scheme,
+            attempt.method,
+            attempt.host,
+            attempt.rule,
+            attempt.path,
+        )
+
+    def over(self, slot: int | None) -> None:
+        """It needs no record of its own any more."""
+        if slot is not None:
+            self._under_way.over(slot)
+
+    def add(self, record: Egress, slot: int | None = None) -> None:
         self._told += 1
         data = asdict(record)
         if self._told <= TOLD_ONE_BY_ONE or record.verdict == ALLOWED:
-            self._send([data])
+            self._send([data], None if slot is None else partial(self._under_way.over, slot))
             return
+        self.over(slot)
         key: tuple[object, ...] = (record.verdict, record.host, record.port, record.why)
         if key not in self._alike and len(self._alike) >= _MOST_KINDS:
             key = (record.verdict,)
@@ -47,7 +73,7 @@ class Ledger:
         """What was counted together so far."""
         gathered, self._alike = list(self._alike.values()), {}
         for first in range(0, len(gathered), 20):
-            self._send(gathered[first : first + 20])
+            self._send(gathered[first : first + 20], None)
 
 
 class Attempt:
@@ -67,6 +93,18 @@ class Attempt:
         self.bytes_sent = 0
         self.bytes_received = 0
         self.is_told = False
+        self._slot: int | None = None
+
+    def begun(self) -> None:
+        """To be called once it is allowed, before anything goes out."""
+        if self._slot is None and not self.is_told:
+            self._slot = self._ledger.begin(self)
+
+    def replaced(self) -> None:
+        """By records of what it led to."""
+        self.is_told = True
+        slot, self._slot = self._slot, None
+        self._ledger.over(slot)
 
     def allowed(self) -> None:
         self._tell(ALLOWED, "")
@@ -78,6 +116,7 @@ class Attempt:
         if self.is_told:
             return
         self.is_told = True
+        slot, self._slot = self._slot, None
         self._ledger.add(
             Egress(
                 at=round(self.at, 3),
@@ -93,5 +132,6 @@ class Attempt:
                 status=self.status,
                 bytes_sent=self.bytes_sent,
                 bytes_received=self.bytes_received,
-            )
+            ),
+            slot,
         )

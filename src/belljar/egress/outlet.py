@@ -8,9 +8,10 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from belljar.network import Permission, Rules, permission
+from belljar.network import Rules
 
 from .addresses import Address
+from .judging import Judge, Permission
 from .ledger import Attempt, Ledger
 from .limits import LONGEST_WAIT_S, Bytes, Connection, Limits, Pace, Turns, Watched
 from .refusal import Refusal, failed, refused
@@ -30,7 +31,7 @@ class Operator:
     """What holds for every lease."""
 
     def __init__(self, *, allowed: Rules | None, denied: Sequence[str], resolver: Resolver) -> None:
-        self.allowed = allowed
+        self.allowed = None if allowed is None else Judge(allowed)
         self.denied = denied
         self.resolver = resolver
 
@@ -49,7 +50,6 @@ class Outlet:
         settled: Callable[[], Awaitable[None]],
     ) -> None:
         """`settled` waits until the host has taken what it was told: nothing goes out unheard."""
-        self.rules = rules
         self.ledger = ledger
         self.keeper = keeper
         self.trust = trust
@@ -57,6 +57,8 @@ class Outlet:
         self.pace = Pace(limits.requests_per_s)
         self.budget = Bytes(limits.bytes)
         self.turns = Turns()
+        self._judge = Judge(rules)
+        self._ended: Refusal | None = None
         self._knocks = Pace(limits.requests_per_s * _KNOCKS_PER_REQUEST)
         self._limits = limits
         self._operator = operator
@@ -73,13 +75,15 @@ class Outlet:
         self, target: Target, method: str | None = None, path: str | None = None
     ) -> Permission:
         """What allows it, or a refusal."""
+        if self._ended:
+            raise self._ended
         if denied(self._operator.denied, target):
             raise refused(f"{target.host} is denied here, whatever the rules of a sandbox are")
-        found = permission(self.rules, target.host, target.port, method, path)
+        found = self._judge.permission(target.host, target.port, method, path)
         if not found.rule:
             raise refused(found.why)
         most = self._operator.allowed
-        if most is not None and not permission(most, target.host, target.port).rule:
+        if most is not None and not most.permission(target.host, target.port).rule:
             raise refused(f"{target.host}:{target.port} is beyond what may be allowed here")
         return found
 
@@ -93,7 +97,7 @@ class Outlet:
 
     def change(self, rules: Rules) -> None:
         """What is on its way to where the new rules do not lead is cut."""
-        self.rules = rules
+        self._judge = Judge(rules)
         for connection in list(self._connections):
             if connection.target is None:
                 continue
@@ -105,6 +109,12 @@ class Outlet:
             else:
                 if connection.is_tunnel and found.inspect:
                     connection.cut(refused(f"{target.host} is to be inspected from now on"))
+
+    def end(self, why: Refusal) -> None:
+        """Nothing goes through it any more; the code is told why."""
+        self._ended = why
+        for connection in list(self._connections):
+            connection.cut(why)
 
     # -- connections -----------------------------------------------------------------------------
 

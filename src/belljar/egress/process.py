@@ -13,20 +13,23 @@ import socket
 import ssl
 import sys
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from belljar.errors import BelljarError
 from belljar.network import Allow, Rules
 from belljar.network import rules as as_rules
 
-from . import control, hardening, wires
+from . import burning, control, hardening, wires
 from .authority import Authority
 from .certificates import Contexts
 from .ledger import Ledger
 from .limits import Limits
 from .outlet import Operator, Outlet
+from .refusal import Refusal
 from .resolving import Resolver
 from .secrets import Held, Keeper
+from .underway import UnderWay
 
 _SWEEP_S = 1.0
 _MOST_UNSENT = 256
@@ -41,16 +44,19 @@ class Process:
         *,
         contexts: Contexts,
         trust: ssl.SSLContext,
+        under_way: UnderWay,
     ) -> None:
         self._talk = talk
         self._loop = asyncio.get_running_loop()
-        self._unsent: deque[dict[str, Any]] = deque()
+        self._unsent: deque[tuple[dict[str, Any], Callable[[], None] | None]] = deque()
+        self._blocked = False
         self._taken = asyncio.Event()
         self._outlets: dict[int, Outlet] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._limits = Limits.of(given["limits"])
         self._contexts = contexts
         self._trust = trust
+        self._under_way = under_way
         allowed = given["allowed"]
         self._operator = Operator(
             allowed=None if allowed == "any" else tuple(map(Allow, allowed)),
@@ -93,18 +99,22 @@ class Process:
 
     async def _do(self, order: dict[str, Any]) -> None:
         answer: dict[str, Any] = {"id": order["id"]}
+        outlet = self._outlets.get(order["lease"])
+        burning.blamed.set(outlet.end if outlet else lambda _: None)
         try:
             if order["do"] == "open":
                 self._open(order)
             elif order["do"] == "change":
                 self._outlets[order["lease"]].change(_rules(order))
-            elif outlet := self._outlets.get(order["lease"]):
+            elif outlet:
                 await outlet.close()
-                del self._outlets[order["lease"]]
+                self._outlets.pop(order["lease"], None)
         except BelljarError as error:
-            answer |= {"error": error.message, "hint": error.hint}
+            answer |= {"refused": error.message, "hint": error.hint}
+        except Refusal as refusal:
+            answer |= {"refused": f"network: {refusal.why}", "hint": ""}
         except Exception as error:
-            answer |= {"error": f"{type(error).__name__}: {error}", "hint": ""}
+            answer |= {"error": type(error).__name__}
         self._say(answer)
 
     def _open(self, order: dict[str, Any]) -> None:
@@ -112,7 +122,11 @@ class Process:
         self._outlets[number] = Outlet(
             rules=_rules(order),
             limits=self._limits,
-            ledger=Ledger(lambda told: self._say({"lease": number, "egress": told})),
+            ledger=Ledger(
+                lambda told, sent: self._say({"lease": number, "egress": told}, sent),
+                self._under_way,
+                number,
+            ),
             keeper=Keeper([Held.of(one) for one in order["secrets"]]),
             operator=self._operator,
             trust=self._trust,
@@ -120,22 +134,29 @@ class Process:
             settled=self._settled,
         )
 
-    def _say(self, message: dict[str, Any]) -> None:
-        self._unsent.append(message)
-        if len(self._unsent) == 1:
+    def _say(self, message: dict[str, Any], sent: Callable[[], None] | None = None) -> None:
+        """`sent` is called when the message is out of this process's hands."""
+        self._unsent.append((message, sent))
+        if not self._blocked:
             self._send()
 
     def _send(self) -> None:
         try:
             while self._unsent:
-                control.send(self._talk, self._unsent[0])
+                message, sent = self._unsent[0]
+                control.send(self._talk, message)
                 self._unsent.popleft()
+                if sent:
+                    sent()
         except BlockingIOError:
+            self._blocked = True
             self._loop.add_writer(self._talk, self._send)
             return
         except OSError:
             os._exit(0)
-        self._loop.remove_writer(self._talk)
+        if self._blocked:
+            self._loop.remove_writer(self._talk)
+            self._blocked = False
         self._taken.set()
 
     async def _settled(self) -> None:
@@ -162,7 +183,7 @@ def main(descriptor: int) -> None:
     first = control.receive(talk)
     if first is None:
         os._exit(0)
-    given, (owner,) = first
+    given, (owner, shared) = first
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         hardening.enter_namespace(given["namespace"])
@@ -170,8 +191,10 @@ def main(descriptor: int) -> None:
         contexts = Contexts(Authority.of(given.pop("authority")))
         contexts.for_name("rehearsal.invalid")  # loads what no file can be opened for later
         silence = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        under_way = UnderWay(shared)
+        watch = burning.Watch()
         hardening.harden()
-        asyncio.run(_main(talk, given, owner, contexts, trusting, silence))
+        asyncio.run(_main(talk, given, owner, contexts, trusting, under_way, watch, silence))
     except Exception as error:
         control.send(talk, {"error": f"{type(error).__name__}: {error}"})
     os._exit(1)
@@ -183,9 +206,12 @@ async def _main(
     owner: int,
     contexts: Contexts,
     trusting: ssl.SSLContext,
+    under_way: UnderWay,
+    watch: burning.Watch,
     silence: int,
 ) -> None:
     talk.setblocking(False)
-    process = Process(talk, given, contexts=contexts, trust=trusting)
+    process = Process(talk, given, contexts=contexts, trust=trusting, under_way=under_way)
+    watch.start()
     os.dup2(silence, sys.stderr.fileno())  # from here on whatever it said would only be kept
     await process.live(owner)

@@ -38,7 +38,8 @@ class Way(NamedTuple):
 
 class Relay:
     """`fixed`: the one host that requests go to; without it, `proxy` says that requests name it in
-    their address, else their Host header does, for port 80."""
+    their address, else their Host header does, for port 80. `way`: what opened the way there. Each
+    request has a record of its own, and then there is none of the way."""
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class Relay:
         fixed: Target | None = None,
         judged: list[Address] | None = None,
         secure: bool = False,
+        way: Attempt | None = None,
     ) -> None:
         self._outlet = outlet
         self._connection = connection
@@ -58,6 +60,7 @@ class Relay:
         self._fixed = fixed
         self._judged = judged
         self._secure = secure
+        self._way = way
         self._upstream: Upstream | None = None
         self._exchange: Exchange | None = None
         self.requests = 0
@@ -69,7 +72,7 @@ class Relay:
                 request = await self._next()
                 if request is None:
                     return None
-                self.requests += 1
+                self._count()
                 attempt = Attempt(self._outlet.ledger, scheme="https" if self._secure else "http")
                 attempt.method = request.method.decode("ascii", "replace")
                 try:
@@ -117,11 +120,16 @@ class Relay:
         attempt = Attempt(self._outlet.ledger, scheme="https" if self._secure else "http")
         if self._fixed:
             attempt.host, attempt.port = self._fixed
-        self.requests += 1
+        self._count()
         why = http.without_quotes(error)
         refusal = blocked(f"not a proper HTTP/1.1 request ({why})", status=400)
         attempt.ended(refusal)
         await self._refuse(refusal)
+
+    def _count(self) -> None:
+        self.requests += 1
+        if self._way:
+            self._way.replaced()
 
     # -- one request -----------------------------------------------------------------------------
 
@@ -137,6 +145,7 @@ class Relay:
             raise blocked(f"CONNECT to {target.host} with another Host header")
         await self._outlet.pace.wait()
         attempt.rule = self._outlet.permit(target).rule
+        attempt.begun()
         judged = await self._outlet.look_up(target)
         accepted = h11.Response(status_code=200, headers=[], reason=b"Connection established")
         await self._client.stream.write(self._client.state.send(accepted) or b"")
@@ -150,14 +159,15 @@ class Relay:
         attempt.path = path.partition("?")[0]
         self._client.check_head(request)
         await self._outlet.pace.wait()
-        given = self._outlet.rules
-        attempt.rule = self._outlet.permit(target, attempt.method, attempt.path).rule
+        permission = self._outlet.permit(target, attempt.method, attempt.path)
+        attempt.rule = permission.rule
         for method in http.other_methods(request.headers):
             self._outlet.permit(target, method, attempt.path)
-        if targets.has_path_rules(given, target):
+        if permission.has_paths:
             targets.clear_path(attempt.path)
             http.check_one_path(request.headers)
         outgoing = self._outgoing(request, target, path)
+        attempt.begun()
         self._connection.target = target
         self._connection.asked = attempt.method, attempt.path
         try:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -17,6 +18,8 @@ from .targets import Target
 
 _THREADS = 128
 """Made when needed. A lease may hold four of them for as long as a name server is silent."""
+_STACK_BYTES = 1 << 20
+"""As large as usual they would count as a gibibyte against the process's memory."""
 _LOOKUP_S = 15.0
 _DIAL_S = 10.0
 _MOST_JUDGED = 64
@@ -29,6 +32,7 @@ class Resolver:
     def __init__(self, *, names: Mapping[str, str], private: Sequence[str]) -> None:
         self._names = {name.lower(): address for name, address in names.items()}
         self._allowed = addresses.private(private)
+        threading.stack_size(_STACK_BYTES)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="names")
 
     async def look_up(self, target: Target, turn: asyncio.Semaphore) -> list[Address]:

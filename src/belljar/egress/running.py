@@ -5,28 +5,36 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import select
 import socket
 import subprocess
+from collections import deque
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from belljar.errors import BelljarError, InvalidRequest, Unavailable
+from belljar.errors import InvalidRequest, NetworkUnavailable, Unavailable
 from belljar.extras import install
 from belljar.network import Egress, host_name, patterns
 from belljar.runtimes.interpreter import base_interpreter
 from belljar.settings import Settings
 
-from . import control
+from . import control, underway
 from .addresses import private
 from .authority import Authority, system_roots
 
 _START_S = 60.0
-_SEND_S = 5.0
-_ANSWER_S = 60.0
-_AGAIN = "run again: it starts anew"
+_ANSWER_S = 10.0
+"""Questions are answered in one turn of the gateway's loop, and no turn is longer than `burning`
+lets it be."""
+_STUCK_S = 3.0
+_LOOK_S, _IDLE_LOOKS = 0.5, 2
+"""After so long, and as many looks, a process that is not at work is given up: it was stopped, or
+hangs."""
+_PING_S = 5.0
+"""So often a process with leases is asked something: code that waits for one that hangs cannot."""
+_MOST_UNSENT = 1_000
+_AGAIN = "try again: a new one is started"
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 _START = "import os; exec(os.read({control}, 4096))"
 _BOOT = """\
@@ -45,6 +53,15 @@ _VARIABLES = {
 
 
 OnEgress = Callable[[Egress], None]
+Order = Mapping[str, Any]
+
+
+class Listener(NamedTuple):
+    """Who hears about a lease."""
+
+    tried: OnEgress
+    lost: Callable[[], None]
+    """Called once if the process ends before the lease does."""
 
 
 class Running:
@@ -57,121 +74,222 @@ class Running:
         *,
         authority: Authority,
         more_roots: bytes,
+        under_way: int,
     ) -> None:
         self.authority = authority
         self.more_roots = more_roots
         self.alive = True
-        self.listeners: dict[int, OnEgress] = {}
+        self.listeners: dict[int, Listener] = {}
+        """By the number of the lease; who has none is idle."""
         self._talk = talk
         self._process = process
+        self._under_way = under_way
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[None]] = {}
+        self._unsent: deque[tuple[Order, socket.socket | None]] = deque()
         self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._pinging: asyncio.TimerHandle | None = None
 
     @classmethod
     async def start(cls, settings: Settings) -> Running:
         started = await asyncio.to_thread(_launch, settings)
-        talk, process, authority, more_roots, complaints = started
-        self = cls(talk, process, authority=authority, more_roots=more_roots)
-        self._loop.add_reader(talk, self._hear)
+        self = cls(
+            started.talk,
+            started.process,
+            authority=started.authority,
+            more_roots=started.more_roots,
+            under_way=started.under_way,
+        )
+        self._loop.add_reader(started.talk, self._hear)
         try:
             async with asyncio.timeout(_START_S):
                 await self._ready
         except BaseException as error:
             self.close()
-            said = os.pread(complaints, 4000, 0).decode("utf-8", "replace").strip()
+            said = os.pread(started.complaints, 4000, 0).decode("utf-8", "replace").strip()
             if isinstance(error, asyncio.CancelledError):
                 raise
             why = str(error) or f"it took longer than {_START_S:.0f} s"
             raise Unavailable(
-                f"the gateway did not start: {why}" + (f" {said[-500:]}" if not str(error) else ""),
+                "the gateway did not start",
+                detail=f"{why} {said[-500:]}".strip(),
                 hint="see docs/network.md; settings.network_* say where and how it works",
             ) from error
         finally:
-            os.close(complaints)
+            os.close(started.complaints)
+        self._ping()
         return self
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def number(self) -> int:
         return next(self._numbers)
 
-    async def ask(self, order: Mapping[str, Any]) -> None:
+    async def ask(self, order: Order) -> None:
         """Returns when it is done."""
         number = self.number()
         done: asyncio.Future[None] = self._loop.create_future()
-        self._asked[number] = done
+        later = self._expect(number, done)
         try:
             self.send({**order, "id": number})
-            async with asyncio.timeout(_ANSWER_S):
-                await done
-        except TimeoutError:
-            self.close()  # whatever it is busy with, it would let nothing more through in order
-            raise Unavailable("the gateway does not answer", hint=_AGAIN) from None
+            await done
         finally:
+            later.cancel()
             self._asked.pop(number, None)
 
-    def send(self, order: Mapping[str, Any], descriptors: list[int] | None = None) -> None:
-        if not self.alive:
-            raise Unavailable("the gateway's process has ended", hint=_AGAIN)
-        while True:
-            try:
-                control.send(self._talk, order, descriptors or [])
-                return
-            except BlockingIOError:
-                waiting = select.poll()
-                waiting.register(self._talk, select.POLLOUT)
-                if not waiting.poll(_SEND_S * 1000):
-                    raise Unavailable("the gateway does not answer") from None
-            except OSError as error:
-                self.close()
-                raise Unavailable(f"the gateway's process has ended: {error}") from error
+    def _expect(self, number: int, done: asyncio.Future[None]) -> asyncio.TimerHandle:
+        self._asked[number] = done
+        return self._loop.call_later(_STUCK_S, self._doubt, number, self._loop.time(), 0)
 
-    def close(self) -> None:
+    def _ping(self) -> None:
+        if self.listeners and not self._asked:
+            number = self.number()
+            done: asyncio.Future[None] = self._loop.create_future()
+            later = self._expect(number, done)
+
+            def answered(_: object) -> None:
+                later.cancel()
+                self._asked.pop(number, None)
+
+            done.add_done_callback(answered)
+            self.send({"do": "ping", "lease": 0, "id": number})
+        if self.alive:
+            self._pinging = self._loop.call_later(_PING_S, self._ping)
+
+    def _doubt(self, number: int, asked_at: float, idle: int) -> None:
+        """A question has no answer yet. A process that is at work, or that the machine gives no
+        time, is waited for longer."""
+        if number not in self._asked:
+            return
+        idle = 0 if _is_at_work(self.pid) else idle + 1
+        if idle > _IDLE_LOOKS or self._loop.time() - asked_at > _ANSWER_S:
+            # Whatever it is busy with, it would let nothing more through in order.
+            self.close("the gateway does not answer, and was ended")
+        else:
+            self._loop.call_later(_LOOK_S, self._doubt, number, asked_at, idle)
+
+    def send(self, order: Order, descriptor: socket.socket | None = None) -> None:
+        """Never waits. `descriptor` goes along, and is closed here."""
+        if not self.alive or len(self._unsent) >= _MOST_UNSENT:
+            if descriptor:
+                descriptor.close()
+            raise NetworkUnavailable("the gateway's process has ended", hint=_AGAIN)
+        self._unsent.append((order, descriptor))
+        if len(self._unsent) == 1:
+            self._send()
+
+    def _send(self) -> None:
+        try:
+            while self._unsent:
+                order, descriptor = self._unsent[0]
+                control.send(self._talk, order, [descriptor.fileno()] if descriptor else [])
+                self._unsent.popleft()
+                if descriptor:
+                    descriptor.close()
+        except BlockingIOError:
+            self._loop.add_writer(self._talk, self._send)
+            return
+        except OSError:
+            self.close()
+            return
+        self._loop.remove_writer(self._talk)
+
+    def close(self, why: str = "the gateway's process has ended") -> None:
+        """What it had begun and cannot tell any more is told here."""
         if not self.alive:
             return
         self.alive = False
+        if self._pinging:
+            self._pinging.cancel()
         self._loop.remove_reader(self._talk)
-        self._talk.close()
+        self._loop.remove_writer(self._talk)
         self._process.kill()
         self._process.wait()
-        ended = Unavailable("the gateway's process has ended", hint=_AGAIN)
+        while self._hear_one():
+            pass
+        self._talk.close()
+        for _, descriptor in self._unsent:
+            if descriptor:
+                descriptor.close()
+        self._unsent.clear()
+        ended = NetworkUnavailable(why, hint=_AGAIN)
         for waiting in (*self._asked.values(), self._ready):
             if not waiting.done():
                 waiting.set_exception(ended)
                 waiting.exception()  # nobody may be waiting
+        listeners, self.listeners = self.listeners, {}
+        for lease, egress in underway.left(self._under_way):
+            if listener := listeners.get(lease):
+                listener.tried(egress)
+        os.close(self._under_way)
+        for listener in listeners.values():
+            listener.lost()
 
     def _hear(self) -> None:
         for _ in range(64):  # then others have their turn
             try:
-                heard = control.receive(self._talk)
+                if not self._hear_one():
+                    self.close()
+                    return
             except BlockingIOError:
                 return
-            except OSError:
-                heard = None
-            if heard is None:
-                self.close()
-                return
-            self._take(heard[0])
+
+    def _hear_one(self) -> bool:
+        """False when there is nothing more to come."""
+        try:
+            heard = control.receive(self._talk)
+        except BlockingIOError:
+            if self.alive:
+                raise
+            return False
+        except ConnectionResetError:
+            return True  # said before the last messages of a process that has ended
+        except OSError:
+            heard = None
+        if heard is None:
+            return False
+        self._take(heard[0])
+        return True
 
     def _take(self, message: dict[str, Any]) -> None:
         if told := message.get("egress"):
             if listener := self.listeners.get(message["lease"]):
                 for one in told:
-                    listener(Egress(**one))
+                    listener.tried(Egress(**one))
             return
         waiting = self._asked.get(message["id"]) if "id" in message else self._ready
         if waiting is None or waiting.done():
             return
-        if "error" in message:
-            error = BelljarError if "id" in message else Unavailable
-            waiting.set_exception(error(message["error"], hint=message.get("hint", "")))
+        if "refused" in message:
+            waiting.set_exception(InvalidRequest(message["refused"], hint=message["hint"]))
+        elif "error" in message:
+            why = message["error"]
+            waiting.set_exception(NetworkUnavailable("the gateway failed", detail=why))
         else:
             waiting.set_result(None)
 
 
-def _launch(
-    settings: Settings,
-) -> tuple[socket.socket, subprocess.Popen[bytes], Authority, bytes, int]:
+def _is_at_work(pid: int) -> bool:
+    """It runs, or would if it got the time, or its memory back from the disk."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("R", "D")
+    except OSError:
+        return False
+
+
+class _Started(NamedTuple):
+    talk: socket.socket
+    process: subprocess.Popen[bytes]
+    authority: Authority
+    more_roots: bytes
+    under_way: int
+    complaints: int
+
+
+def _launch(settings: Settings) -> _Started:
     paths = [_PACKAGE_ROOT, *_libraries()]
     authority = Authority.load(settings.home)
     more_roots = _more_roots(settings)
@@ -195,6 +313,7 @@ def _launch(
         },
     }
     complaints = os.memfd_create("belljar-gateway")
+    under_way = underway.make()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     owner = os.pidfd_open(os.getpid())
     try:
@@ -212,17 +331,19 @@ def _launch(
             )
         ours.send(_BOOT.format(paths=paths, control=descriptor).encode())
         ours.setblocking(False)
-        control.send(ours, given, [owner])
+        control.send(ours, given, [owner, under_way])
     except OSError as error:
         ours.close()
         os.close(complaints)
+        os.close(under_way)
         raise Unavailable(
-            f"the gateway could not be started: {error}",
+            "the gateway could not be started",
+            detail=str(error),
             hint="are open files or processes (ulimit -n, -u) of this user used up?",
         ) from error
     finally:
         os.close(owner)
-    return ours, process, authority, more_roots, complaints
+    return _Started(ours, process, authority, more_roots, under_way, complaints)
 
 
 def _libraries() -> list[str]:
@@ -242,7 +363,9 @@ def _more_roots(settings: Settings) -> bytes:
     try:
         return settings.network_authorities.read_bytes()
     except OSError as error:
-        raise Unavailable(f"settings.network_authorities cannot be read: {error}") from error
+        raise Unavailable(
+            "settings.network_authorities cannot be read", detail=str(error)
+        ) from error
 
 
 def _private(settings: Settings) -> list[str]:

@@ -30,8 +30,13 @@ from belljar.network import MOST_SECRETS, Secret
 
 LONGEST_SECRET = 4096
 """It has to fit a header."""
+MOST_TOGETHER = 16_384
+"""Characters of all secrets of a sandbox: the gateway prepares to find each in every spelling."""
 
-_ALPHABET = string.ascii_letters + string.digits
+_ALPHABET = (string.ascii_letters + string.digits).encode()
+_LETTERS = bytes(_ALPHABET[byte % len(_ALPHABET)] for byte in range(256))
+_UNEVEN = bytes(range(256 - 256 % len(_ALPHABET), 256))
+"""With these some letters would come more often than others."""
 _DROPPED = frozenset((b"range", b"if-range", b"accept-encoding", b"te"))
 """Of requests to hosts with secrets: a part of an answer could begin within the value."""
 
@@ -95,11 +100,10 @@ def hold(secrets: Mapping[str, Secret]) -> tuple[Held, ...]:
             raise InvalidRequest(f"secrets: {variable} has more than {LONGEST_SECRET:,} characters")
         if value != value.strip():
             raise InvalidRequest(f"secrets: {variable} begins or ends with a space")
-        placeholder = "".join(randomness.choice(_ALPHABET) for _ in value)
         held.append(
             Held(
                 variable=variable,
-                placeholder=placeholder.encode(),
+                placeholder=_placeholder(len(value)),
                 value=value.encode(),
                 host=secret.host,
                 header=secret.header,
@@ -107,7 +111,19 @@ def hold(secrets: Mapping[str, Secret]) -> tuple[Held, ...]:
                 body=secret.body,
             )
         )
+    if sum(len(one.value) for one in held) > MOST_TOGETHER:
+        raise InvalidRequest(
+            f"secrets: all together have more than {MOST_TOGETHER:,} characters",
+            hint="give a sandbox those alone that it needs",
+        )
     return tuple(held)
+
+
+def _placeholder(length: int) -> bytes:
+    found = b""
+    while len(found) < length:
+        found += randomness.token_bytes(length).translate(_LETTERS, _UNEVEN)
+    return found[:length]
 
 
 def variables(held: Iterable[Held]) -> dict[str, str]:

@@ -69,6 +69,7 @@ async def open_way(outlet: Outlet, stream: Stream) -> Way | None:
             attempt.host = target.host
             await outlet.pace.wait()
             attempt.rule = outlet.permit(target).rule
+            attempt.begun()
             judged = await outlet.look_up(target)
         except Refusal as refusal:
             attempt.ended(refusal)

@@ -88,10 +88,6 @@ def clear_path(path: str) -> None:
             )
 
 
-def has_path_rules(given: Rules, target: Target) -> bool:
-    return any(rule.paths and rule.covers(*target) for rule in given)
-
-
 def denied(patterns: Sequence[str], target: Target) -> bool:
     """Unlike in a rule, a pattern without a port is about every port."""
     for pattern in patterns:

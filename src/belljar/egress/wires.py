@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import errno
 import socket
 
 from belljar.engines.linux.wait import readable
 
-from . import mux
+from . import burning, mux
 from .doors import DOORS
 from .outlet import Door, Outlet
 from .streams import Stream, Tcp
@@ -23,7 +24,9 @@ _FIRST_WORD_S = 120.0
 def attach(outlet: Outlet, wire: socket.socket) -> None:
     """Serves it until the lease ends."""
     wire.setblocking(False)
-    task = asyncio.create_task(_live(outlet, wire))
+    context = contextvars.copy_context()
+    context.run(burning.blamed.set, outlet.end)  # and so do all tasks that come of this one
+    task = asyncio.create_task(_live(outlet, wire), context=context)
     outlet.on_close(task)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from belljar.errors import EngineError, InvalidRequest
 from belljar.model import MIB, Result
-from belljar.network import PORTS, Allow, Egress
+from belljar.network import PORTS, Allow, Egress, Secret
 
 MOST_BYTES = 2 * MIB
 MOST_CHARACTERS = 50_000
@@ -72,13 +72,14 @@ async def fetch(
     address: str,
     *,
     network: Allow | str | Sequence[Allow | str] | None = None,
+    secrets: Mapping[str, Secret] | None = None,
     most_bytes: int = MOST_BYTES,
     most_characters: int = MOST_CHARACTERS,
     timeout_s: float = TIMEOUT_S,
     **options: Any,
 ) -> Page:
     """One page, as text. `network`: where it and its redirects may lead; without it the host of
-    `address` alone. `options`: of both runs."""
+    `address` alone. `secrets`: each is sent in its header to its host. `options`: of both runs."""
     own = _own_rule(address)  # also checks the address
     rules = network or own
     for name, value, most in (
@@ -87,9 +88,11 @@ async def fetch(
     ):
         if type(value) is not int or not 1 <= value <= most:
             raise InvalidRequest(f"{name}: must be a whole number of 1 to {most}, not {value!r}")
+    sent = {name: (one.host, one.header) for name, one in _checked(secrets).items()}
     got = await run(
-        _script("getting.py", address, most_bytes, timeout_s),
+        _script("getting.py", address, most_bytes, timeout_s, sent),
         network=rules,
+        **({"secrets": secrets} if secrets else {}),
         timeout_s=timeout_s,
         **_BOTH,
         **options,
@@ -109,6 +112,20 @@ async def fetch(
         **options,
     )
     return _with_text(page, _told(read), read, size=len(body))
+
+
+def _checked(secrets: object) -> Mapping[str, Secret]:
+    """The rest is for policy to say."""
+    if secrets is None:
+        return {}
+    if not isinstance(secrets, Mapping) or not all(
+        isinstance(one, Secret) for one in secrets.values()
+    ):
+        raise InvalidRequest(
+            "secrets: must map variables to Secret",
+            hint='secrets={"API_KEY": Secret("env:API_KEY", host="api.example.com")}',
+        )
+    return secrets
 
 
 def _own_rule(address: object) -> Allow:

@@ -64,25 +64,16 @@ class Interpreter:
             maximum_s=held.maximum_s,
             result=lambda told: self._result(held, told),
         )
-        if held.outlet:
-            held.outlet.watch(entry.id)
+        held.begins(entry)
         started.on_event = on_event
         started.start(request.code, stdin=request.stdin)
         held.conversation.wall.settle()  # in the time that the question takes to get there
         self.now = started
         return started
 
-    async def told(self, held: Held, entry: Entry, result: Result) -> Result:
-        """The result as it may be told: with what was tried over the network, and in the trail."""
-        if held.outlet:
-            held.outlet.look(held.engine, held.conversation.wall)
-            result = await held.outlet.told(entry.id, result)
-        return await entry.end(result)
-
     def done(self, held: Held, entry: Entry) -> None:
         self.now = None
-        if held.outlet:
-            held.outlet.unwatch(entry.id)
+        held.done(entry)
 
     def _result(self, held: Held, told: Mapping[str, Any]) -> Result:
         result = telling.make_result(held, told, run_id=self.runs)

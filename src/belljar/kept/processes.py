@@ -47,6 +47,7 @@ class Process:
         self.timed_out = False
         self.on_end: Callable[[], None] | None = None
         self._entry = Entry()
+        self._held: Held | None = None
         self._told: asyncio.Task[Result] | None = None
 
     @classmethod
@@ -149,18 +150,27 @@ class Process:
                 lambda here=here: not self.running or self._forgotten + len(self._printed) > here
             )
 
-    def record(self, entry: Entry) -> None:
+    def record(self, entry: Entry, held: Held) -> None:
         """Whose end is to be that of this program."""
-        self._entry = entry
+        self._entry, self._held = entry, held
         self._conclude()
 
     def _conclude(self) -> None:
-        if not self.running and self._told is None:
-            self._told = asyncio.ensure_future(self._entry.end(self.result()))
+        if not self.running and self._told is None and self._held:
+            self._told = asyncio.ensure_future(self._end(self._held))
             self._told.add_done_callback(lambda told: told.cancelled() or told.exception())
+
+    async def _end(self, held: Held) -> Result:
+        try:
+            return await held.told(self._entry, self.result())
+        finally:
+            held.done(self._entry)
 
     def result(self) -> Result:
         """As far as it has come."""
+        ended = self._told
+        if ended and ended.done() and not ended.cancelled() and not ended.exception():
+            return ended.result()
         told = {
             **(self._ended or {}),
             "timed_out": self.timed_out,

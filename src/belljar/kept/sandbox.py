@@ -158,7 +158,7 @@ class Sandbox:
         async with attempt as entry, self._taking_turns():
             held, started = await self._begin(code, timeout_s, stdin, on_event, entry)
             try:
-                return await self._interpreter.told(held, entry, await started.result())
+                return await held.told(entry, await started.result())
             finally:
                 self._interpreter.done(held, entry)
 
@@ -172,7 +172,7 @@ class Sandbox:
             try:
                 async for event in started.happening():
                     if isinstance(event, events.Ended):
-                        result = await self._interpreter.told(held, entry, event.result)
+                        result = await held.told(entry, event.result)
                         event = events.Ended(result=result)
                     yield event
             finally:
@@ -246,17 +246,21 @@ class Sandbox:
         entry = await self._entry("command", argv=program)
         try:
             await entry.written()
-            process = await Process.launch(
-                self._usable(state=False),
-                command(program, shell=shell),
-                env=env or {},
-                folder=folder,
-                terminal=terminal,
-            )
+            argv = command(program, shell=shell)
+            await self._usable(state=False).connected()
+            held = self._usable(state=False)  # it may have ended meanwhile
+            held.begins(entry)
+            try:
+                process = await Process.launch(
+                    held, argv, env=env or {}, folder=folder, terminal=terminal
+                )
+            except BaseException:
+                held.done(entry)
+                raise
         except BaseException as error:
             await entry.fail(error)
             raise
-        process.record(entry)
+        process.record(entry, held)
         self._processes.add(process)
         return process
 

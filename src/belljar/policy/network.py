@@ -25,6 +25,8 @@ from belljar.policy.quote import quote
 from belljar.policy.variables import refusal
 from belljar.settings import Settings
 
+PLAIN = 80
+"""Where nothing is encrypted."""
 RESERVED = frozenset({
     "HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "ALL_PROXY", "NO_PROXY", "NODE_USE_ENV_PROXY",
     "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS",
@@ -47,9 +49,9 @@ def check_network(asked: object, settings: Settings) -> Rules:
         if PACKAGES not in most:
             check_inside((index,), most, setting="network_allowed")
         found += (index,)
-    denied = _patterns("network_denied", settings.network_denied)
+    denied = _Inside(_patterns("network_denied", settings.network_denied))
     for pattern, name, port in _named(found):
-        if _inside(name, port, denied):
+        if denied.holds(name, port):
             raise NetworkRefused(f"network: the operator denies {pattern!r} to everybody")
     return found
 
@@ -115,8 +117,9 @@ def check_inside(
     if allowed == "any":
         return
     most = _patterns(setting, allowed)
+    inside = _Inside(most)
     for pattern, name, port in _named(found):
-        if not _inside(name, port, most):
+        if not inside.holds(name, port):
             shown = ", ".join(most[:20]) + (" …" if len(most) > 20 else "")
             at = "" if ":" in pattern else f" on port {port}"
             raise NetworkRefused(
@@ -147,7 +150,9 @@ def check_secrets(given: object, found: Rules, env: Mapping[str, str]) -> dict[s
             raise InvalidVariable(
                 f"secrets: {variable} is in env, too", hint="give it once, as a secret"
             )
-        _check_way(variable, secret, found)
+    way = useful(given, found)
+    for variable, secret in given.items():
+        _check_way(variable, secret, way, found)
     return dict(given)
 
 
@@ -169,17 +174,18 @@ def check_inspected(found: Rules, secrets: Mapping[str, Secret]) -> None:
 
 def useful(secrets: Mapping[str, Secret], found: Rules) -> dict[str, Secret]:
     """Those whose host the rules allow over TLS."""
-    ports = {port for _, _, port in _named(found)} - {80}
+    # By names alone: with many ports there would be many pairs.
+    named = _Inside({name for _, name, port in _named(found) if port != PLAIN and name != PACKAGES})
     return {
         variable: secret
         for variable, secret in secrets.items()
-        if any(rule.covers(secret.host, port) for rule in found for port in ports)
+        if named.holds(secret.host, PORTS[1])
     }
 
 
-def _check_way(variable: str, secret: Secret, found: Rules) -> None:
-    """The rules lead to the secret's host, and nowhere unseen."""
-    if not useful({variable: secret}, found):
+def _check_way(variable: str, secret: Secret, way: Collection[str], found: Rules) -> None:
+    """The rules lead to the secret's host, and nowhere unseen. `way`: for which they do."""
+    if variable not in way:
         raise NetworkRefused(
             f"secrets: {variable} is for {secret.host}, which no rule of network allows",
             hint=f'network=Allow("{secret.host}:443")',
@@ -205,20 +211,33 @@ def _named(found: Rules) -> Iterator[tuple[str, str, int]]:
                 yield pattern, name, port
 
 
-def _inside(name: str, port: int, most: Iterable[str]) -> bool:
-    """Whether everything that `name` stands for, which may begin with "*.", is among `most`."""
-    for pattern in most:
-        if PACKAGES in (pattern, name):
-            if pattern == name:
-                return True
-            continue
-        top, _, only = pattern.partition(":")
-        if port not in ((int(only),) if only else PORTS):
-            continue
-        # "*.example.com" holds a.example.com, *.a.example.com and itself, not example.com.
-        if name == top or (top[0] == "*" and name.removeprefix("*.").endswith(top[1:])):
+class _Inside:
+    """What patterns hold, looked up: callers may ask for many hosts, and operators allow many."""
+
+    def __init__(self, most: Iterable[str]) -> None:
+        self._same: set[tuple[str, int]] = set()
+        self._below: set[tuple[str, int]] = set()
+        for pattern in most:
+            if pattern == PACKAGES:
+                self._same.add((PACKAGES, PORTS[1]))
+                continue
+            name, _, only = pattern.partition(":")
+            for port in (int(only),) if only else PORTS:
+                self._same.add((name, port))
+                if name.startswith("*."):
+                    self._below.add((name[2:], port))
+
+    def holds(self, name: str, port: int) -> bool:
+        """Whether everything that `name` stands for, which may begin with "*.", is among them."""
+        if (name, port) in self._same:
             return True
-    return False
+        # "*.example.com" holds a.example.com, *.a.example.com and itself, not example.com.
+        above = name.removeprefix("*.")
+        while "." in above:
+            above = above.partition(".")[2]
+            if (above, port) in self._below:
+                return True
+        return False
 
 
 def _patterns(setting: str, given: Collection[str] | str) -> tuple[str, ...]:

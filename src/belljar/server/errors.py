@@ -12,11 +12,14 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import structlog
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from belljar import errors
-from belljar.extras import for_others
+from belljar.extras import for_others, without_paths
+
+log = structlog.get_logger("belljar.server")
 
 
 class Kind(NamedTuple):
@@ -28,6 +31,7 @@ OF_BELLJAR: Mapping[type[errors.BelljarError], Kind] = {
     errors.InvalidRequest: Kind(400),
     # What this server lacks is no fault of the request, and asking again does not help.
     errors.Unavailable: Kind(409),
+    errors.NetworkUnavailable: Kind(503, True),
     errors.EngineError: Kind(500, True),
     errors.ServerRefused: Kind(502, True),
     errors.ModuleStopped: Kind(400),
@@ -88,6 +92,17 @@ def kind_of(error: errors.BelljarError) -> Kind:
     return next(OF_BELLJAR[base] for base in type(error).__mro__ if base in OF_BELLJAR)
 
 
+OF_THE_HOST = (errors.Unavailable, errors.SandboxLost, errors.PackageRefused)
+"""Errors that speak of this machine; others speak of what was asked."""
+
+
+def told_to_others(error: errors.BelljarError) -> tuple[str, str]:
+    """Message and hint for a client, who has no business with the paths of this machine."""
+    if isinstance(error, OF_THE_HOST):
+        return without_paths(error.message), without_paths(error.hint)
+    return error.message, for_others(error.hint)
+
+
 def code_of(error: type[errors.BelljarError]) -> str:
     """CodeTooLarge → code_too_large."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", error.__name__).lower()
@@ -114,6 +129,8 @@ def body(code: str, message: str, hint: str = "", retryable: bool = False) -> by
 def answer(error: BaseException) -> Response:
     """Any exception as a response. What is not foreseen says nothing about itself."""
     headers: Mapping[str, str] | None = None
+    if isinstance(error, (errors.EngineError, errors.Unavailable)):
+        log.error("this machine", error=str(error))  # in words that no client gets
     if isinstance(error, ApiError):
         status, headers = error.status_code, error.headers
         content = body(error.code, error.message, error.hint, error.retryable)
@@ -123,8 +140,8 @@ def answer(error: BaseException) -> Response:
     elif isinstance(error, errors.BelljarError) and not isinstance(error, errors.EngineError):
         kind = kind_of(error)
         status = kind.status
-        hint = for_others(error.hint)
-        content = body(name_of(error), error.message, hint, kind.retryable)
+        message, hint = told_to_others(error)
+        content = body(name_of(error), message, hint, kind.retryable)
         if status == 503:
             headers = {"Retry-After": "1"}
     elif isinstance(error, errors.EngineError):

@@ -8,7 +8,15 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from belljar.errors import InvalidRequest
-from belljar.network import MOST_HOSTS, MOST_RULES, MOST_SECRETS, SOURCES, Allow, Secret
+from belljar.network import (
+    MOST_HOSTS,
+    MOST_RULES,
+    MOST_SECRETS,
+    SOURCES,
+    Allow,
+    Secret,
+    check_together,
+)
 
 Host = Annotated[str, Field(max_length=300)]
 
@@ -87,6 +95,9 @@ class EgressOfRun(BaseModel):
 
 def rules(given: Sequence[str | Rule]) -> tuple[Allow, ...]:
     """As the library has them."""
+    several = [one for one in given if isinstance(one, Rule)]
+    hosts = len(given) - len(several) + sum(len(one.hosts) for one in several)
+    check_together(hosts, [path for one in several for path in one.paths])
     return tuple(
         Allow(one) if isinstance(one, str) else Allow.of(one.model_dump()) for one in given
     )

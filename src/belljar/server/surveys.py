@@ -10,6 +10,7 @@ from typing import Any
 from belljar.engines import choice, registry
 from belljar.environments import build, catalogue
 from belljar.errors import Unavailable
+from belljar.extras import without_paths
 from belljar.runtimes import languages
 from belljar.settings import Settings
 
@@ -49,8 +50,8 @@ def _engines(settings: Settings) -> list[dict[str, Any]]:
                 "name": name,
                 "purpose": choice.PURPOSES.get(name, "an engine of another package"),
                 "available": missing is None,
-                "why_not": missing.why if missing else "",
-                "hint": missing.hint if missing else "",
+                "why_not": without_paths(missing.why) if missing else "",
+                "hint": without_paths(missing.hint) if missing else "",
                 "capabilities": capabilities,
             }
         )

@@ -37,11 +37,13 @@ class Entry:
 
     Without a book it is never written."""
 
-    def __init__(self, book: Book | None = None, content: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, book: Book | None = None, content: dict[str, Any] | None = None, *, tenant: str = ""
+    ) -> None:
         self.id = os.urandom(16).hex()
         self.seq = 0
         """Which line the attempt became; the book's to set."""
-        self.tenant: str = (content or {}).get("tenant") or ""
+        self.tenant: str = (content or {}).get("tenant") or tenant
         self._sandbox: str = (content or {}).get("sandbox") or ""
         self._book = book
         self._over = book is None
@@ -151,7 +153,7 @@ class Recorder:
     async def entry(self, action: str, request: Request, **more: Any) -> Entry:
         """An attempt that is on its way into the trail; see `Entry.written`."""
         if self._book is None:
-            return Entry()
+            return Entry(tenant=self._caller.tenant)
         from belljar.trail import records
 
         most_text = self._settings.code_bytes if self._settings.trail_text else 0

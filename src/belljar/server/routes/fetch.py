@@ -16,7 +16,7 @@ from belljar.model import Result
 from belljar.server import running
 from belljar.server.bodies import StrictRoute
 from belljar.server.openapi import responses
-from belljar.server.schemas_network import EgressOfRun, Rules, rules
+from belljar.server.schemas_network import EgressOfRun, Rules, Secrets, rules, secrets
 from belljar.server.server import Server
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["runs"])
@@ -29,6 +29,7 @@ class FetchRequest(BaseModel):
     network: Rules = Field(
         default_factory=list, description="Where it and its redirects may lead; else its host."
     )
+    secrets: Secrets = Field(default_factory=dict)
     most_bytes: Annotated[int, Field(ge=1, le=MOST_BYTES)] = MOST_BYTES
     most_characters: Annotated[int, Field(ge=1, le=MOST_BYTES)] = MOST_CHARACTERS
     timeout_s: float = TIMEOUT_S
@@ -71,6 +72,7 @@ async def fetch_page(asked: FetchRequest, request: Request) -> Response:
             run,
             asked.url,
             network=rules(asked.network) or None,
+            secrets=secrets(asked.secrets) or None,
             most_bytes=asked.most_bytes,
             most_characters=asked.most_characters,
             timeout_s=asked.timeout_s,

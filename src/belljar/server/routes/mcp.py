@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from belljar.errors import EngineError, Unavailable
-from belljar.extras import for_others, install
+from belljar.extras import install
 from belljar.model import Result
 from belljar.server import running
 from belljar.server.bodies import StrictRequest
-from belljar.server.errors import ApiError
+from belljar.server.errors import OF_THE_HOST, ApiError, told_to_others
 from belljar.server.gate import Visit, visit_of
 from belljar.server.sandboxes import Owned
 from belljar.server.server import Server
@@ -193,8 +193,9 @@ def _refusals() -> Iterator[None]:
         if after:
             hint = f"{hint}; again after {after} s"
         raise Refused(f"{error.code}: {error.message}", hint=hint) from None
-    except Unavailable as error:
-        raise type(error)(error.message, hint=for_others(error.hint)) from None
+    except OF_THE_HOST as error:
+        message, hint = told_to_others(error)
+        raise type(error)(message, hint=hint) from None
     except EngineError as error:
         # Its words describe the host; the operator reads them in the log.
         log.error("engine", error=str(error))

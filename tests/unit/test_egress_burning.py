@@ -1,0 +1,56 @@
+"""F2: a task that takes the gateway's only thread is ended, and no other. In a process of its own:
+it is about a signal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import asyncio, re
+from belljar.egress import burning
+from belljar.egress.refusal import Refusal
+
+ended = []
+
+async def burns():
+    burning.blamed.set(lambda why: ended.append("its lease"))
+    try:
+        re.match("(a*)*b", "a" * 60)  # would take longer than the world is old
+    except Refusal as refusal:
+        print(refusal.status, "CPU time" in refusal.why)
+        raise
+
+async def spins():
+    burning.blamed.set(lambda why: ended.append("the other's"))
+    for _ in range(40):
+        for _ in range(200_000):
+            pass
+        await asyncio.sleep(0)
+    return "spun"
+
+async def nobodys():
+    from time import process_time
+    until = process_time() + 3.0
+    while process_time() < until:
+        pass
+    return "not blamed"
+
+async def main():
+    burning.Watch().start()
+    tasks = [asyncio.create_task(one()) for one in (burns, spins, nobodys)]
+    burnt, *others = await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0)
+    print(type(burnt).__name__, *others, *ended)
+
+asyncio.run(main())
+"""
+
+
+def test_f2_who_burns_time_is_ended_alone() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.stdout.splitlines() == ["503 True", "Refusal spun not blamed its lease"], (
+        done.stderr
+    )
