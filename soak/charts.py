@@ -10,7 +10,7 @@ from math import ceil, log10
 from .record import Fault
 
 WIDTH, HEIGHT = 900, 280
-LEFT, RIGHT, TOP, BOTTOM = 64, 12, 34, 34
+LEFT, RIGHT, TOP, BOTTOM = 64, 28, 34, 34
 COLOURS = ("#2563eb", "#d97706", "#059669", "#7c3aed")
 Point = tuple[float, float]
 
