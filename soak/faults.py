@@ -38,6 +38,8 @@ def plan(seed: int, duration_s: float, kinds: Sequence[str]) -> list[tuple[float
         if not choice:
             deck = list(kinds)
             chance.shuffle(deck)
+            if not found:
+                deck.sort(key=lambda kind: kind not in ENDING)  # while there is time for them
             choice = [kind for kind in deck if not (late and kind in ENDING)]
             if not choice:
                 break

@@ -234,6 +234,7 @@ def test_the_same_seed_plans_the_same_faults() -> None:
     assert planned == plan(7, 3600.0, kinds) != plan(8, 3600.0, kinds)
     assert {kind for _, kind in planned} == set(kinds)
     assert not any(kind in ENDING for at, kind in planned if at > 1800.0)
+    assert {kind for _, kind in plan(7, 200.0, kinds)} > ENDING
     assert set(usual(300.0)) == set(kinds) - LONG and usual(3600.0) == kinds
     assert plan(7, 60.0, ()) == []
 
