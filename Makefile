@@ -13,7 +13,7 @@ STAMP := $(VENV)/.installed
 # Where built environments are, so that tests of them need not build them once more.
 ENVIRONMENTS_HOME := $(or $(BELLJAR_HOME),$(or $(XDG_DATA_HOME),$(HOME)/.local/share)/belljar)
 
-.PHONY: help run demo test test-all test-pythons setup check environments test-user test-machines bench compat prove clean
+.PHONY: help run demo test test-all test-pythons setup check environments test-user test-machines bench compat soak prove clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -71,6 +71,16 @@ bench: setup environments  ## Belljar beside the alternatives, in one run
 
 compat: setup environments  ## public test suites inside a sandbox beside the bare host
 	$(BIN)/python -m compat
+
+HOURS ?= 0.1
+SEED ?=
+WORKERS ?=
+RATE ?=
+FAULTS ?= all
+DOCKER ?=
+soak: setup environments  ## a server under load and faults, judged: HOURS=1 SEED=7 FAULTS=full-disk (docs/soak.md)
+	$(BIN)/python -m soak --hours $(HOURS) --faults $(FAULTS) $(if $(SEED),--seed $(SEED)) \
+		$(if $(WORKERS),--workers $(WORKERS)) $(if $(RATE),--rate $(RATE)) $(if $(DOCKER),--docker)
 
 prove: setup  ## run the containment probes on this machine
 	$(BIN)/belljar prove
