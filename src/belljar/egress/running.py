@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from belljar import threads
 from belljar.errors import BelljarError, InvalidRequest, Unavailable
 from belljar.extras import install
 from belljar.network import Egress, host_name, patterns
@@ -71,7 +72,7 @@ class Running:
 
     @classmethod
     async def start(cls, settings: Settings) -> Running:
-        started = await asyncio.to_thread(_launch, settings)
+        started = await threads.ENGINES.do(_launch, settings)
         talk, process, authority, more_roots, complaints = started
         self = cls(talk, process, authority=authority, more_roots=more_roots)
         self._loop.add_reader(talk, self._hear)

@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from belljar import threads
 from belljar.core import Belljar
 from belljar.errors import BelljarError, InvalidRequest
 from belljar.model import Caller
@@ -110,11 +111,12 @@ class Server:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.admission.close()
+        self.jar.stop_building()
         await self.book.close()
         await asyncio.gather(*self._loose, return_exceptions=True)
         await self._count_refusals(all_=True)
         await self.jar.close()
-        await asyncio.to_thread(self._save)
+        await threads.STATE.do(self._save)
         if self._trail:
             self._trail.close()
         self.state.close()
@@ -133,6 +135,7 @@ class Server:
                 await self.jar.close()
                 return
             await asyncio.sleep(0.02)
+        self.jar.stop_building()
         await self.book.close()  # with it ends what is streamed out of kept sandboxes
 
     def seen(
@@ -187,7 +190,7 @@ class Server:
             await asyncio.sleep(REFRESH_S)
             await self._count_refusals()
             try:
-                keys, quotas = await asyncio.to_thread(self._reload)
+                keys, quotas = await threads.STATE.do(self._reload)
             except Exception as error:
                 log.error("state cannot be read", error=repr(error))
                 continue
