@@ -8,6 +8,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -155,6 +156,15 @@ def test_a_key_over_plain_http_to_another_machine_is_warned_of(
         Connection(url, key)
     assert [one.category for one in caught] == ([UnencryptedKey] if warned else [])
     assert key not in "".join(str(one.message) for one in caught) or not key
+
+
+def test_the_command_line_warns_of_it_in_one_line() -> None:
+    argv = [sys.executable, "-m", "belljar.cli.main", "run", "--code", "1"]
+    away = ["--url", "http://192.0.2.1:1", "--key", "blj_x"]
+    nowhere = {"HTTP_PROXY": "http://127.0.0.1:1", "http_proxy": "http://127.0.0.1:1"}
+    done = subprocess.run(argv + away, env=os.environ | nowhere, capture_output=True, text=True)
+    line = done.stderr.splitlines()[0]
+    assert line.startswith("belljar: the key is sent to 192.0.2.1 over plain http")
 
 
 # -- standard input --------------------------------------------------------------------------------

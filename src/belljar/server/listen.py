@@ -29,6 +29,8 @@ MESSAGE_BYTES = 1 << 20
 """The largest that comes through a WebSocket."""
 LEAST_STRANGERS = 16
 """Connections of one address that may wait to show a key, however few there are in all."""
+GRACE_S = 1.0
+"""Of a crowd that comes at once all are accepted before the first is read."""
 LINGER_S = 5.0
 """How long the rest of a refused body is thrown away before the connection is closed."""
 
@@ -133,7 +135,9 @@ class _Bounded(Reading, HttpToolsProtocol):
         most = self.belljar.settings.connections
         strangers = self.strangers.setdefault(self._address, {})
         if len(strangers) >= max(LEAST_STRANGERS, most // 4):
-            next(iter(strangers))._give_way()
+            oldest = next(iter(strangers))
+            if self.loop.time() - oldest._idle_since >= GRACE_S:
+                oldest._give_way()
         strangers[self] = None
         if len(self.connections) > most and not self._found_room(most):
             self._refuse(503, body("overloaded", "too many connections", "try again", True))
