@@ -13,6 +13,7 @@ import contextlib
 import http.client
 import itertools
 import json
+import math
 import os
 import socket
 import subprocess
@@ -74,14 +75,22 @@ class Target(NamedTuple):
 # -- what the hostile tenant does, until it is ended --------------------------------------------
 
 
+def under_way() -> None:
+    """Now the other tenant's requests can be measured."""
+    print("under way", flush=True)
+
+
 def bodies(target: Target, *more: str) -> None:
     """All the memory for requests, held by runs that wait and sleep."""
     content = json.dumps({"code": SLEEP, "stdin": "x" * (15 * MIB)}).encode()
-    while True:
-        crowd = [target.send("/v1/runs", content, *more) for _ in range(24)]
-        time.sleep(1)
-        for connection in crowd:
-            connection.close()
+    crowd: list[socket.socket] = []
+    for number in itertools.count():
+        crowd.append(target.send("/v1/runs", content, *more))
+        if number == 24:
+            under_way()
+        if number > 24:
+            crowd.pop(0).close()
+            time.sleep(0.2)
 
 
 def streams(target: Target) -> None:
@@ -101,6 +110,7 @@ def sockets(target: Target) -> None:
                 talk = stack.enter_context(connect(url, additional_headers=headers, proxy=None))
                 for _ in range(25):
                     talk.send(message)
+            under_way()
             time.sleep(1)
 
 
@@ -110,9 +120,11 @@ def builds(target: Target) -> None:
     for number in itertools.count():
         content = json.dumps({"code": "1", "packages": [f"nothing-{number}"]}).encode()
         crowd.append(target.send("/v1/runs", content))
-        time.sleep(0.01 if number < 40 else 0.5)
-        if len(crowd) > 40:
+        if number == 40:
+            under_way()
+        if number > 40:
             crowd.pop(0).close()
+            time.sleep(0.5)
 
 
 def idle(target: Target) -> None:
@@ -123,9 +135,11 @@ def idle(target: Target) -> None:
         with contextlib.suppress(OSError):
             connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n" if number % 2 else b"")
         crowd.append(connection)
-        time.sleep(0.002)
-        if len(crowd) > 500:
+        if number == 200:
+            under_way()
+        if number > 200:
             crowd.pop(0).close()
+            time.sleep(0.002)
 
 
 def mistakes(target: Target) -> None:
@@ -165,6 +179,7 @@ def _again_and_again(target: Target, method: str, path: str, content: bytes = b"
                     pass
             time.sleep(0.1)
 
+    under_way()
     for _ in range(ENOUGH - 1):
         threading.Thread(target=one, daemon=True).start()
     one()
@@ -192,7 +207,7 @@ class Seen:
         self.failures: list[str] = []
 
     def p(self, share: float) -> float:
-        return percentile(self.samples_ms, share)
+        return percentile(self.samples_ms, share) if self.samples_ms else math.inf
 
 
 def visit(target: Target, requests: int, seen: Seen) -> None:
@@ -226,14 +241,15 @@ def visit(target: Target, requests: int, seen: Seen) -> None:
 @contextlib.contextmanager
 def attacked(name: str, target: Target) -> Iterator[None]:
     argv = [sys.executable, "-m", "bench.neighbours", "--attack", name, *target]
-    process = subprocess.Popen(argv, preexec_fn=lambda: os.nice(19) and None)
-    try:
-        time.sleep(3)  # until it is well under way
-        assert process.poll() is None, "the attack has ended"
-        yield
-    finally:
-        process.kill()
-        process.wait()
+    with subprocess.Popen(
+        argv, stdout=subprocess.PIPE, preexec_fn=lambda: os.nice(19) and None
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline(), "the attack has ended"
+            yield
+        finally:
+            process.kill()
 
 
 def silent_index() -> str:

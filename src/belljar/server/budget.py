@@ -161,8 +161,7 @@ class Bodies:
                 hint="wait until some have ended, or upload what is large as a dataset",
                 retry_after_s=1,
             )
-        others = self.held_bytes - beside
-        if own > LITTLE_BYTES and others and self.held_bytes + size > self._most:
+        if own > LITTLE_BYTES and self.held_bytes > max(beside, self._most - size):
             raise ApiError(
                 "overloaded", "too many large requests at once", hint="try again", retry_after_s=1
             )

@@ -42,7 +42,7 @@ class Strict(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _known(cls, given: Any) -> Any:
-        known = cls.model_fields.keys()
+        known = cls.__pydantic_fields__.keys()
         if isinstance(given, dict) and not given.keys() <= known:
             name = next(name for name in given if name not in known)[:64]
             close = difflib.get_close_matches(name, known, 1)
