@@ -49,11 +49,9 @@ class Target(NamedTuple):
     def head(self, method: str, path: str, size: int = 0, *more: str) -> bytes:
         lines = [
             f"{method} {path} HTTP/1.1",
-            "Host: localhost",
-            f"Authorization: Bearer {self.key}",
+            *("Host: localhost", f"Authorization: Bearer {self.key}", *more),
+            *("Content-Type: application/json", f"Content-Length: {size}"),
         ]
-        lines += [f"Authorization: Bearer {self.key}", *more]
-        lines += ["Content-Type: application/json", f"Content-Length: {size}"]
         return "\r\n".join(lines).encode() + b"\r\n\r\n"
 
     def send(self, path: str, content: bytes, *more: str) -> socket.socket:
@@ -75,22 +73,30 @@ class Target(NamedTuple):
 # -- what the hostile tenant does, until it is ended --------------------------------------------
 
 
-def under_way() -> None:
-    """Now the other tenant's requests can be measured."""
+def under_way(target: Target | None = None) -> None:
+    """Now the other tenant's requests can be measured. `target`: where runs must be under way."""
+    deadline = time.monotonic() + PATIENCE_S
+    while target:
+        told = target.ask("GET", "/v1/usage")
+        if told["running"] + told["queued"]:
+            break
+        assert time.monotonic() < deadline, "the attack does nothing"
+        time.sleep(0.1)
     print("under way", flush=True)
 
 
 def bodies(target: Target, *more: str) -> None:
     """All the memory for requests, held by runs that wait and sleep."""
-    content = json.dumps({"code": SLEEP, "stdin": "x" * (15 * MIB)}).encode()
+    empty = len(json.dumps({"code": SLEEP, "stdin": ""}))
+    content = json.dumps({"code": SLEEP, "stdin": "x" * (16 * MIB - empty)}).encode()
     crowd: list[socket.socket] = []
     for number in itertools.count():
         crowd.append(target.send("/v1/runs", content, *more))
         if number == 24:
-            under_way()
+            under_way(target)
         if number > 24:
             crowd.pop(0).close()
-            time.sleep(0.2)
+            time.sleep(0.5)
 
 
 def streams(target: Target) -> None:
@@ -110,7 +116,7 @@ def sockets(target: Target) -> None:
                 talk = stack.enter_context(connect(url, additional_headers=headers, proxy=None))
                 for _ in range(25):
                     talk.send(message)
-            under_way()
+            under_way(target)
             time.sleep(1)
 
 
@@ -120,9 +126,9 @@ def builds(target: Target) -> None:
     for number in itertools.count():
         content = json.dumps({"code": "1", "packages": [f"nothing-{number}"]}).encode()
         crowd.append(target.send("/v1/runs", content))
-        if number == 40:
-            under_way()
-        if number > 40:
+        if number == 20:
+            under_way(target)
+        if number > 20:
             crowd.pop(0).close()
             time.sleep(0.5)
 
@@ -145,6 +151,7 @@ def idle(target: Target) -> None:
 def mistakes(target: Target) -> None:
     """A body that is wrong in 49,000 places."""
     body = {"code": "1", "files": dict.fromkeys(map(str, range(49_000)), 5)}
+    assert "files" in target.ask("POST", "/v1/runs", body)["error"]["message"]
     _again_and_again(target, "POST", "/v1/runs", json.dumps(body).encode())
 
 
@@ -155,6 +162,7 @@ def health(target: Target) -> None:
 
 def trail(target: Target) -> None:
     """The largest answers of the trail."""
+    assert "lines" in target.ask("GET", "/v1/trail?limit=500")
     _again_and_again(target, "GET", "/v1/trail?limit=500")
 
 
@@ -278,6 +286,8 @@ def settled(server: Served, key: str) -> None:
 
 
 def measure(names: list[str], requests: int) -> dict[str, tuple[Seen, Seen]]:
+    for name in ("UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS"):
+        os.environ.pop(name, None)
     os.environ |= {"UV_DEFAULT_INDEX": silent_index(), "UV_HTTP_TIMEOUT": "600"}
     found = {}
     sandboxes = {"engines": ["jail"], "packages_allowed": "any"}
