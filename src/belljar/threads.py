@@ -61,8 +61,9 @@ STATE = Threads("state", 2, each=2)
 """Keys, quotas and CPU seconds of a server: read every second, whatever else is going on."""
 READING = Threads("reading", 4, each=2)
 """Questions to the trail."""
-JSON = Threads("json", 4, each=2)
-"""Large bodies and answers."""
+JSON = Threads("json", 4, each=1)
+"""Large bodies and answers. They keep the interpreter to themselves most of the time, so that two
+of one tenant would be felt by everybody."""
 FILES = Threads("files", 8, each=4)
 """Contents of files: uploads, inputs, what is written to the host."""
 ENGINES = Threads("engines", 8, each=8)

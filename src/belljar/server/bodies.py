@@ -33,7 +33,7 @@ IN_PLACE_BYTES = 1 << 16
 """What is longer is read in a thread: others are served meanwhile."""
 COPIES = 2
 """A run has what it was given in bytes, beside the texts of the request."""
-MOST_PIECES = 100_000
+MOST_PIECES = 25_000
 """Values, keys and brackets in one body."""
 DEEPEST = 32
 _READ_OFF = 4 << 20
