@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 IN_PLACE_BYTES = 1 << 16
 """What is longer is read in a thread: others are served meanwhile."""
+REFUSED_S = 0.25
+"""How long a large body that is refused keeps its tenant's next one waiting."""
 COPIES = 2
 """A run has what it was given in bytes, beside the texts of the request."""
 MOST_PIECES = 25_000
@@ -97,15 +99,23 @@ class StrictRequest(Request):
         try:
             if size <= IN_PLACE_BYTES:
                 return _understood(content, self._model)
-            found, weight = await threads.JSON.do_for(
-                self._tenant.name, _weighed, content, self._model
-            )
+            found, weight = await self._in_turn(content)
         except ApiError as error:
             if error.code == "invalid_request":
                 self._tenant.start()  # what is refused takes its time as well
             raise
         self._held.become(weight)
         return found
+
+    async def _in_turn(self, content: bytes | bytearray) -> tuple[Any, int]:
+        """One large body of a tenant after the other. One that is refused took time from everybody
+        and counts against nothing where there is no quota, so the tenant's next one waits."""
+        async with self._server.bodies.turn(self._tenant):
+            try:
+                return await threads.JSON.do_for(self._tenant.name, _weighed, content, self._model)
+            except ApiError:
+                await asyncio.sleep(REFUSED_S)
+                raise
 
     @property
     def _server(self) -> Server:

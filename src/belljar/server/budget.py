@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from pydantic import BaseModel
 
@@ -132,6 +133,14 @@ class Bodies:
         self._most = most_bytes
         self._sharing = False
         self._held: Counter[str] = Counter()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def turn(self, tenant: Tenant) -> asyncio.Lock:
+        """For what a tenant does with one large body at a time."""
+        turn = self._turns.get(tenant.name)
+        if turn is None:
+            turn = self._turns[tenant.name] = asyncio.Lock()
+        return turn
 
     def share(self, sharing: bool) -> None:
         self._sharing = sharing
