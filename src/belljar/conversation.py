@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from belljar.engines.base import Doors, Wall
@@ -15,6 +15,9 @@ from belljar.runtimes.guest import protocol
 
 ANSWER_S = 60.0
 """An agent that takes longer to answer has been brought to a stop by the code: the wall falls."""
+
+AHEAD_BYTES = 8 << 20
+"""Of standard input that a program has not read: more is not sent to its agent."""
 
 Receive = Callable[[int, bytes], None]
 """Gets (stream, bytes) of a channel."""
@@ -30,10 +33,13 @@ class Refusal(Exception):
         self.kind = kind
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class _Channel:
     receive: Receive | None
     hear: Hear | None
+    ahead_bytes: int = 0
+    """Of input that was sent, and not taken as far as the agent has told."""
+    taken: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Conversation(Hearing):
@@ -120,10 +126,31 @@ class Conversation(Hearing):
         self._channels[channel] = _Channel(receive, hear)
 
     def ignore(self, channel: int) -> None:
-        self._channels.pop(channel, None)
+        if ended := self._channels.pop(channel, None):
+            ended.taken.set()
+
+    def room(self, channel: int) -> int:
+        """How much input can be sent now without waiting for whoever reads it."""
+        found = self._channels.get(channel)
+        return AHEAD_BYTES - found.ahead_bytes if found else AHEAD_BYTES
+
+    async def feed(self, channel: int, data: bytes) -> None:
+        """Standard input, as fast as it is read; the rest is dropped when its reader has ended."""
+        head = protocol.CHANNEL.pack(channel)
+        for start in range(0, len(data), protocol.CHUNK):
+            piece = data[start : start + protocol.CHUNK]
+            while found := self._channels.get(channel):
+                if found.ahead_bytes + len(piece) <= AHEAD_BYTES or self.lost:
+                    break
+                found.taken.clear()
+                await found.taken.wait()
+            else:
+                return
+            found.ahead_bytes += len(piece)
+            await self._send(protocol.frame(protocol.TO, head + piece))
 
     async def send(self, channel: int, data: bytes) -> None:
-        """Input of a process or content of a file; no bytes mean its end."""
+        """Content of a file; no bytes mean its end, or that of standard input (see `feed`)."""
         head = protocol.CHANNEL.pack(channel)
         for start in range(0, len(data) or 1, protocol.CHUNK):
             piece = data[start : start + protocol.CHUNK]
@@ -190,6 +217,10 @@ class Conversation(Hearing):
         elif kind == protocol.EVENT:
             event = protocol.unpack(payload)
             channel = self._channels.get(_whole(event.get("channel")))
+            if channel and type(fed := event.get("fed")) is int:
+                channel.ahead_bytes = max(0, channel.ahead_bytes - max(0, fed))
+                channel.taken.set()
+                return
             hear = channel.hear if channel else self.hear if not event.get("channel") else None
             if hear:
                 hear(event)
@@ -212,6 +243,7 @@ class Conversation(Hearing):
             if not waiting.done():
                 waiting.set_exception(SandboxLost(f"the sandbox is gone: {self.lost}"))
         for channel in list(self._channels.values()):
+            channel.taken.set()
             if channel.hear:
                 channel.hear({"gone": self.lost})
 

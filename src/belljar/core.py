@@ -118,6 +118,11 @@ class Belljar:
         """How many unused sandboxes wait, by engine and environment."""
         return self._service.waiting() if self._service else {}
 
+    def stop_building(self) -> None:
+        """Ends builds of environments and packages under way; no more are begun."""
+        if self._service:
+            self._service.stop_building()
+
     async def close(self) -> None:
         """Ends everything this object started. It can not be used afterwards."""
         self._closed = True

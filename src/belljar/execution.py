@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from belljar.building import Builds
 from belljar.engines.base import Ground
 from belljar.environments import catalogue, folders
 from belljar.environments.choose import choose, choose_tier
@@ -176,8 +177,11 @@ def named(name: str) -> catalogue.Environment:
 class Grounds:
     """Environments made ready on first use: once, however many callers wait for one."""
 
-    def __init__(self, settings: Settings, on_progress: Progress | None) -> None:
+    def __init__(
+        self, settings: Settings, on_progress: Progress | None, builds: Builds | None = None
+    ) -> None:
         self._settings = settings
+        self._builds = builds or Builds()
         self._on_progress = on_progress
         self._folders: dict[str, asyncio.Task[Path | None]] = {}
         self._known: dict[tuple[str, str, bool], Ground] = {}
@@ -226,6 +230,5 @@ class Grounds:
             )
         from belljar.environments.build import build  # needed once in an installation's life
 
-        return await asyncio.to_thread(
-            build, environment, self._settings, progress=self._on_progress
-        )
+        work = functools.partial(build, environment, self._settings, progress=self._on_progress)
+        return await self._builds.do(work, whose="")

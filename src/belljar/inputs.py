@@ -4,7 +4,6 @@ wall can do that, and copied through the agent where it cannot.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import shutil
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from belljar import threads
 from belljar.conversation import Conversation, Refusal
 from belljar.engines.base import CannotMount, Doors, Engine, Ground, Mount, MountingEngine, Wall
 from belljar.errors import EngineError, InvalidRequest, LimitExceeded
@@ -121,7 +121,7 @@ async def walled(
     copied = () if engine.capabilities.mounts else tuple(sources)
     while True:
         if copied:
-            await asyncio.to_thread(_check_room, copied, limits, why=why)
+            await threads.FILES.do(_check_room, copied, limits, why=why)
         mounts = [*(source.mount for source in sources if source not in copied), *others]
         if not mounts and not doors:
             return await engine.create(ground, limits, waiting=False), copied
@@ -156,15 +156,15 @@ def _check_room(sources: Iterable[Source], limits: Limits, *, why: str) -> None:
 async def copy(talk: Conversation, sources: Iterable[Source]) -> None:
     """Through the agent, which alone can write to /data/input; a piece at a time."""
     for source in sources:
-        for path, name in await asyncio.to_thread(_all_files, source):
-            with await asyncio.to_thread(_open, path, name) as file:
+        for path, name in await threads.FILES.do(_all_files, source):
+            with await threads.FILES.do(_open, path, name) as file:
                 await place(talk, name, file)
 
 
 async def place(talk: Conversation, name: str, content: bytes | BinaryIO) -> None:
     """A file below /data/input."""
     if talk.wall.inputs is not None:
-        await asyncio.to_thread(_write, talk.wall.inputs, name, content)
+        await threads.FILES.do(_write, talk.wall.inputs, name, content)
         return
     channel = talk.next_id()
     try:
@@ -173,7 +173,7 @@ async def place(talk: Conversation, name: str, content: bytes | BinaryIO) -> Non
             if content:
                 await talk.send(channel, content)
         else:
-            while piece := await asyncio.to_thread(content.read, PIECE):
+            while piece := await threads.FILES.do(content.read, PIECE):
                 await talk.send(channel, piece)
         await talk.send(channel, b"")
         await talk.ask("placed", channel=channel)

@@ -47,12 +47,15 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """Who asks, as the trail will say it. Front doors fill it in; nothing is decided by it."""
+    """Who asks, as the trail will say it. Front doors fill it in; nothing is decided by it but
+    whose share of the builders, and of the disk for sets of packages, a build takes."""
 
     tenant: str = "local"
     door: str = "library"
     """library, cli, http or mcp"""
     request_id: str = ""
+    layers_bytes: int = 0
+    """What sets of packages that were built for this tenant may take on disk; 0: no own bound."""
 
 
 NOBODY = Caller()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Sequence
+from functools import partial
 
+from belljar import threads
+from belljar.building import Builds
 from belljar.engines.base import Mount
 from belljar.environments import layers
 from belljar.environments.catalogue import Environment
 from belljar.errors import EnvironmentUnavailable, LimitExceeded
-from belljar.model import ErrorInfo
+from belljar.model import Caller, ErrorInfo
 from belljar.policy.packages import check_packages, hint_for
 from belljar.settings import Settings
 
@@ -25,10 +27,18 @@ class Packages:
     what was imported cannot be exchanged under a live interpreter."""
 
     def __init__(
-        self, settings: Settings, environment: Environment, sets: Sequence[layers.Lease] = ()
+        self,
+        settings: Settings,
+        environment: Environment,
+        sets: Sequence[layers.Lease] = (),
+        *,
+        builds: Builds,
+        caller: Caller,
     ) -> None:
         self._settings = settings
         self._environment = environment
+        self._builds = builds
+        self._caller = caller
         self._sets = list(sets)
         self.mounts: tuple[Mount, ...] = ()
         """What `add` had to be mounted."""
@@ -50,7 +60,7 @@ class Packages:
         texts = check_packages(given, self._settings, provided=there)
         if not texts:
             return None
-        lease = await asyncio.to_thread(self._lease, texts)
+        lease = await self._lease(texts)
         if not lease.layer.packages:
             lease.close()
             return None
@@ -73,11 +83,23 @@ class Packages:
         self.mounts += (mount,)
         return mount
 
-    def _lease(self, texts: Sequence[str]) -> layers.Lease:
+    async def _lease(self, texts: Sequence[str]) -> layers.Lease:
+        settings, environment, earlier = self._settings, self._environment, self.versions
         for _ in range(_ATTEMPTS):
-            found = layers.layer(
-                texts, self._settings, environment=self._environment, earlier=self.versions
+            # What is there already does not wait for a builder.
+            found = await threads.FILES.do(
+                layers.locate, texts, settings, environment=environment, earlier=earlier
             )
+            if found is None:
+                build = partial(
+                    layers.layer,
+                    texts,
+                    settings,
+                    environment=environment,
+                    earlier=earlier,
+                    caller=self._caller,
+                )
+                found = await self._builds.do(build, whose=self._caller.tenant)
             if lease := layers.lease(found, self._settings):
                 return lease
         raise EnvironmentUnavailable(
@@ -92,7 +114,9 @@ class Packages:
     def for_branch(self) -> Packages:
         """The same sets; what either side adds is its own."""
         sets = [one.share() for one in self._sets]
-        return Packages(self._settings, self._environment, sets)
+        return Packages(
+            self._settings, self._environment, sets, builds=self._builds, caller=self._caller
+        )
 
     def close(self) -> None:
         """Nothing has them mounted any more."""

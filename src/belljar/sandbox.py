@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
+from belljar import threads
 from belljar.engines.base import Doors, Inside, Wall
 from belljar.errors import EngineError
 from belljar.hearing import Hearing
@@ -73,7 +74,7 @@ class Sandbox(Hearing):
             async with asyncio.timeout(order.limits.timeout_s):
                 inputs = order.inputs
                 if self.wall.inputs is not None and inputs:
-                    await asyncio.to_thread(_write, self.wall.inputs, inputs)
+                    await threads.FILES.do(_write, self.wall.inputs, inputs)
                     inputs = {}
                 await self._sending.send(_frames(order, inputs, inside, self._given(order.doors)))
                 await asyncio.shield(receiver.done)

@@ -12,7 +12,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from belljar import execution
+from belljar import execution, threads
+from belljar.building import Builds
 from belljar.conversation import Conversation
 from belljar.engines import registry
 from belljar.engines.base import CannotMount, Engine, Ground
@@ -61,7 +62,8 @@ class Service:
         self.closed = False
         self._walls = Walls(settings)
         self._rules = rules or static_filter.Rules()
-        self._grounds = execution.Grounds(settings, on_progress)
+        self._builds = Builds()
+        self._grounds = execution.Grounds(settings, on_progress, self._builds)
         self._network = Network(settings, on_egress)
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._runs: set[asyncio.Task[object]] = set()
@@ -91,7 +93,9 @@ class Service:
                 entry = Entry(tenant=caller.tenant)
             try:
                 return await entry.end(
-                    await self._pipeline(request, entry, stdin_descriptor, on_output, on_usage)
+                    await self._pipeline(
+                        request, entry, caller, stdin_descriptor, on_output, on_usage
+                    )
                 )
             except BaseException as error:
                 await entry.fail(error)
@@ -133,6 +137,7 @@ class Service:
         self,
         request: Request,
         entry: Entry,
+        caller: Caller,
         stdin_descriptor: int | None,
         on_output: OnOutput | None,
         on_usage: OnUsage | None,
@@ -154,7 +159,9 @@ class Service:
         order = execution.order(
             request, ground, engine.interpreter, stdin_descriptor=stdin_descriptor
         )
-        added = await self._packages(request, environment, engine) if request.packages else None
+        added = (
+            await self._packages(request, environment, engine, caller) if request.packages else None
+        )
         async with self._network.opened(request, entry) as outlet:
             outcome, isolation = await self._execute(
                 pool, ground, order, entry, on_output, on_usage, added, outlet
@@ -230,7 +237,7 @@ class Service:
         life = await recorder.entry("sandbox", request, paths=[*map(str, paths)][:100] or None)
         try:
             await life.written()
-            held = await self._keep(request, paths, life)
+            held = await self._keep(request, paths, life, caller)
         except BaseException as error:
             await life.fail(error)
             raise
@@ -238,7 +245,11 @@ class Service:
         return dataclasses.replace(held, recorder=recorder, life=life, maximum_s=most_s)
 
     async def _keep(
-        self, request: Request, paths: Mapping[str, str | os.PathLike[str]], life: Entry
+        self,
+        request: Request,
+        paths: Mapping[str, str | os.PathLike[str]],
+        life: Entry,
+        caller: Caller,
     ) -> Held:
         from belljar import inputs  # only who keeps sandboxes needs it
 
@@ -247,14 +258,14 @@ class Service:
         check_keepable(decision)
         check_names("inputs", [*request.inputs, *paths])
         environment, tier = execution.environment(request)
-        sources = await asyncio.to_thread(inputs.look, paths) if paths else ()
+        sources = await threads.FILES.do(inputs.look, paths) if paths else ()
         wanted = self._walls.wanted(request, environment.name, kept=True)
         pool, reason = self._walls.find(request.engine, wanted)
         engine = pool.engine
         ground = dataclasses.replace(await self._ground(pool, environment, tier), kept=True)
         order = execution.order(request, ground, engine.interpreter)
         driver = execution.driver(request, ground)
-        sets = await self._packages(request, environment, engine)
+        sets = await self._packages(request, environment, engine, caller)
         outlet = None
         try:
             if request.network:
@@ -291,9 +302,13 @@ class Service:
     def waiting(self) -> dict[str, dict[str, int]]:
         return self._walls.waiting()
 
+    def stop_building(self) -> None:
+        self._builds.close()
+
     async def close(self) -> None:
         """Ends the runs under way; their callers get Closed."""
         self.closed = True
+        self._builds.close()
         if self._runs:
             self._idle = asyncio.get_running_loop().create_future()
             for task in self._runs:
@@ -321,12 +336,12 @@ class Service:
         return await self._grounds.get(environment, tier, in_image=in_image)
 
     async def _packages(
-        self, request: Request, environment: Environment, engine: Engine
+        self, request: Request, environment: Environment, engine: Engine, caller: Caller
     ) -> Packages:
         """What was asked for, built and ready to be mounted."""
         from belljar.packages import Packages  # few runs want any
 
-        sets = Packages(self.settings, environment)
+        sets = Packages(self.settings, environment, builds=self._builds, caller=caller)
         if request.packages:
             mounting(engine, request)
             await sets.add(request.packages)

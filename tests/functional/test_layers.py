@@ -7,6 +7,8 @@ tests/functional/test_layers_index.py asks a real index.
 from __future__ import annotations
 
 import base64
+import contextlib
+import fcntl
 import hashlib
 import importlib.util
 import io
@@ -30,7 +32,7 @@ from belljar.environments import assemble, folders, install, layers
 from belljar.environments.catalogue import BASE, Environment
 from belljar.environments.layers import Layer
 from belljar.errors import EnvironmentUnavailable, PackageRefused
-from belljar.model import MIB
+from belljar.model import MIB, Caller
 from belljar.policy.packages import check_packages
 from belljar.runtimes.interpreter import base_interpreter
 from belljar.settings import Settings
@@ -580,16 +582,45 @@ def test_after_a_killed_builder_the_next_one_waits_for_its_uv_and_clears_up(stoc
 def test_who_waits_too_long_for_other_builders_is_told(stocked: Shop) -> None:
     stocked.layer("beta")
     (note,) = (stocked.home / "layers" / "requests").iterdir()
-    lane = f".lane{int(note.stem[:8], 16) % assemble.LANES}.lock"
     note.unlink()
-    holder = subprocess.Popen(["flock", str(stocked.home / "layers" / lane), "sleep", "60"])
-    try:
-        time.sleep(0.3)
+    with contextlib.ExitStack() as stack:
+        for number in range(assemble.LANES):
+            lane = stocked.home / "layers" / f".lane{number}.lock"
+            fcntl.flock(stack.enter_context(lane.open("w")), fcntl.LOCK_EX)
         with pytest.raises(EnvironmentUnavailable, match="other builders were busy"):
             stocked.layer("beta", package_build_s=0.5)
-    finally:
-        holder.kill()
-        holder.wait()
+
+
+def test_builders_of_other_sets_do_not_wait_for_one(stocked: Shop) -> None:
+    """Whichever sets they are: nobody can choose one that keeps another's builder waiting."""
+    stocked.layer("beta")
+    (note,) = (stocked.home / "layers" / "requests").iterdir()
+    note.unlink()
+    with contextlib.ExitStack() as stack:
+        for number in range(assemble.LANES - 1):
+            lane = stocked.home / "layers" / f".lane{number}.lock"
+            fcntl.flock(stack.enter_context(lane.open("w")), fcntl.LOCK_EX)
+        stocked.layer("beta")
+
+
+def test_S5_a_set_counts_for_the_tenant_that_it_was_built_for(stocked: Shop) -> None:
+    """Who has used up its share gets no new one built, uses those that are there, and is no
+    hindrance to others."""
+
+    def build(name: str, tenant: str, most_bytes: int) -> layers.Layer:
+        caller = Caller(tenant=tenant, layers_bytes=most_bytes)
+        return layers.layer([name], stocked.settings, environment=BASE, caller=caller)
+
+    with pytest.raises(PackageRefused, match="this tenant") as refused:
+        build("beta", "a", 1)
+    assert "layers_bytes" in refused.value.hint
+    assert layers.installed(stocked.settings) == [] and stocked.left_over() == []
+    made = build("beta", "a", 1 << 30)
+    assert made.tenant == "a"
+    with pytest.raises(PackageRefused, match="this tenant"):
+        build("alpha", "a", made.bytes)
+    assert build("beta", "a", 1) == made
+    assert build("alpha", "b", 1 << 30).tenant == "b"
 
 
 def test_an_interrupted_build_leaves_nothing(stocked: Shop) -> None:

@@ -80,7 +80,7 @@ def bounds(path: Path, *, seconds: float = 30.0, most_bytes: int = MIB) -> watch
         deadline=time.monotonic() + seconds,
         seconds=seconds,
         most_bytes=most_bytes,
-        lock_fd=lock_fd,
+        lock_fds=(lock_fd,),
     )
 
 
@@ -369,6 +369,7 @@ def test_a_set_that_is_there_is_found(tmp_path: Path) -> None:
         packages={"humanize": "4.1"},
         bytes=9,
         imports=frozenset({"humanize"}),
+        tenant="local",
     )
     assert layers.installed(settings) == [found]
 

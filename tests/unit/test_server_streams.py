@@ -69,7 +69,8 @@ def test_f2_large_results_become_json_beside_the_event_loop(
         server: Any = SimpleNamespace(answers=Answers(1 << 30, wait_s=5))
         visit = Visit(request_id="", tenant=Tenant("x", Quotas()))
         assert await running.json_of(server, visit, result, Result.to_dict) == b"{}"
-        assert await streams.text_of(server, visit, result, type="end") == b'{"type": "end"}'
+        async with streams.text_of(server, visit, result, type="end") as text:
+            assert text == b'{"type": "end"}'
         assert len(visit.after) == (2 if beside else 0)
         assert server.answers.held_bytes == (len('{}{"type": "end"}') if beside else 0)
         for give_back in visit.after:

@@ -6,6 +6,7 @@ import gc
 import io
 import os
 import sys
+import warnings
 
 from belljar import linux_only
 from belljar.cli import run, table
@@ -69,6 +70,7 @@ def call(arguments: list[str]) -> int:
 def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # neither closed nor somebody else's
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal need not know our marks
+    warnings.showwarning = lambda message, *_, **__: say(str(message))
     status = call(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -85,8 +85,7 @@ def serve(
     print(f"Belljar serves on {url}", flush=True)
     if server.sign_in:
         say("there are no keys: the link signs a browser in, once; programs send the token")
-    listen.serve(server, listening)
-    return 0
+    return 0 if listen.serve(server, listening) else 1
 
 
 def needs_extra() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,10 @@ MOST_EVENT_BYTES = 256 << 20
 Told = tuple[str, dict[str, Any]]
 
 
+class UnencryptedKey(UserWarning):
+    """A key goes to another machine over plain http."""
+
+
 class Connection:
     def __init__(self, url: str, key: str) -> None:
         parts = urlsplit(url)
@@ -44,6 +49,13 @@ class Connection:
             )
         if not key.isascii() or not key.isprintable():
             raise InvalidRequest("key: it has characters that no key has")
+        if key and parts.scheme == "http" and not _is_loopback(parts.hostname):
+            warnings.warn(
+                f"the key is sent to {parts.hostname} over plain http: whoever is on the way can "
+                "read and use it. Use https, or a tunnel to the server's own loopback",
+                UnencryptedKey,
+                stacklevel=4,
+            )
         self.url = url.rstrip("/")
         self._host = parts.hostname
         self._key = key

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from belljar import threads
 from belljar.errors import InvalidRequest, NetworkUnavailable, Unavailable
 from belljar.extras import install
 from belljar.network import Egress, host_name, patterns
@@ -93,7 +94,7 @@ class Running:
 
     @classmethod
     async def start(cls, settings: Settings) -> Running:
-        started = await asyncio.to_thread(_launch, settings)
+        started = await threads.ENGINES.do(_launch, settings)
         self = cls(
             started.talk,
             started.process,

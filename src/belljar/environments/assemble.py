@@ -11,23 +11,26 @@ import errno
 import fcntl
 import json
 import os
+import struct
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-from belljar.environments import inspect_layer, install, layers, trees, watched
+from belljar.environments import inspect_layer, install, layers, stopping, trees, watched
 from belljar.environments.build import build, flush
 from belljar.environments.catalogue import Environment
 from belljar.environments.folders import Progress
 from belljar.environments.layers import FILES, MANIFEST, Layer
 from belljar.environments.resolve import Pin, resolve, unavailable
 from belljar.environments.watched import Bounds
-from belljar.errors import Busy, EnvironmentUnavailable
-from belljar.model import MIB
+from belljar.errors import Busy, EnvironmentUnavailable, PackageRefused
+from belljar.model import MIB, NOBODY, Caller
 from belljar.runtimes.interpreter import base_interpreter
 from belljar.settings import Settings
 
+T = TypeVar("T")
 LANES = 8
 """How many builders may work at once on one data directory; each holds the lock of a lane."""
 _BUILDING = ".building"
@@ -54,6 +57,7 @@ def build_layer(
     environment: Environment,
     earlier: Mapping[str, str] | None = None,
     progress: Progress | None = None,
+    caller: Caller = NOBODY,
     refresh: bool = False,
 ) -> Layer:
     """As `layers.layer`, whatever `build_environments` says. `refresh` asks the index again."""
@@ -72,7 +76,7 @@ def build_layer(
             found = layers.locate(requirements, settings, environment=environment, earlier=earlier)
             if found is None or refresh:
                 pins = resolve(requirements, provided=versions, bounds=bounds, progress=report)
-                found = _layer(pins, settings, bounds=bounds, progress=report)
+                found = _layer(pins, settings, caller, bounds=bounds, progress=report)
                 facts = {
                     "requirements": list(requirements),
                     "environment": environment.name,
@@ -121,16 +125,20 @@ def _sole_use(key: str, settings: Settings) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def _lane(request: Path, settings: Settings, progress: Progress) -> Iterator[Bounds]:
-    """Two builders of one set meet in the same lane; a lane has one scratch folder at a time."""
+    """Two builders of one set come one after the other; of different sets, each to a lane of its
+    own: whoever wants one set has no way to keep builders of another waiting. A lane has one
+    scratch folder at a time."""
     top = layers.root(settings)
-    name = f".lane{int(request.stem[:8], 16) % LANES}"
-    # The file stays: were it deleted, two builders could each lock one of the same name.
-    lock_fd = os.open(top / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        _wait_for(lock_fd, settings.package_build_s, progress)
-        for leftover in top.glob(f"{name}.*{_BUILDING}"):
+    until = time.monotonic() + settings.package_build_s
+    with contextlib.ExitStack() as stack:
+        sets_fd = _opened(top / ".sets.lock", stack)
+        asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, int(request.stem[:15], 16), 1, 0)
+        _wait_for(lambda: _locked(fcntl.fcntl, sets_fd, fcntl.F_OFD_SETLK, asked), until, progress)
+        lanes = [(number, _opened(top / f".lane{number}.lock", stack)) for number in range(LANES)]
+        number, lock_fd = _wait_for(lambda: _free(lanes), until, progress)
+        for leftover in top.glob(f".lane{number}.*{_BUILDING}"):
             trees.delete(leftover)
-        scratch = Path(tempfile.mkdtemp(prefix=f"{name}.", suffix=_BUILDING, dir=top))
+        scratch = Path(tempfile.mkdtemp(prefix=f".lane{number}.", suffix=_BUILDING, dir=top))
         try:
             yield Bounds(
                 scratch=scratch,
@@ -138,32 +146,55 @@ def _lane(request: Path, settings: Settings, progress: Progress) -> Iterator[Bou
                 seconds=settings.package_build_s,
                 most_bytes=settings.package_bytes,
                 spare_bytes=_SPARE_BYTES,
-                lock_fd=lock_fd,
+                lock_fds=(sets_fd, lock_fd),
             )
         finally:
             trees.delete(scratch)
-    finally:
-        os.close(lock_fd)
 
 
-def _wait_for(lock_fd: int, seconds: float, progress: Progress) -> None:
-    until = time.monotonic() + seconds
+def _opened(path: Path, stack: contextlib.ExitStack) -> int:
+    # The file stays: were it deleted, two builders could each lock one of the same name.
+    lock_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    stack.callback(os.close, lock_fd)
+    return lock_fd
+
+
+def _free(lanes: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    flags = fcntl.LOCK_EX | fcntl.LOCK_NB
+    return next((lane for lane in lanes if _locked(fcntl.flock, lane[1], flags)), None)
+
+
+def _locked(lock: Callable[..., object], *how: object) -> bool:
+    try:
+        lock(*how)
+    except (BlockingIOError, PermissionError):  # POSIX allows both for a lock that others hold
+        return False
+    return True
+
+
+def _wait_for(got: Callable[[], T | None], until: float, progress: Progress) -> T:
     told = False
-    while True:
-        try:
-            return fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not told:
-                progress("waiting for another builder", None)
-            told = True
+    while not (found := got()):
+        if not told:
+            progress("waiting for another builder", None)
+        told = True
+        stopping.check()
         if time.monotonic() > until:
             raise EnvironmentUnavailable(
-                f"packages: other builders were busy for {seconds:g} s", hint="try again later"
+                "packages: other builders were busy all the time", hint="try again later"
             )
         time.sleep(_WAIT_S)
+    return found
 
 
-def _layer(pins: Sequence[Pin], settings: Settings, *, bounds: Bounds, progress: Progress) -> Layer:
+def _layer(
+    pins: Sequence[Pin],
+    settings: Settings,
+    caller: Caller,
+    *,
+    bounds: Bounds,
+    progress: Progress,
+) -> Layer:
     key = layers.digest([[pin.name, pin.version, pin.hashes] for pin in pins])
     if there := layers.read(key, settings):
         return there
@@ -174,6 +205,7 @@ def _layer(pins: Sequence[Pin], settings: Settings, *, bounds: Bounds, progress:
             hint="belljar env list shows them, belljar env remove deletes them; the operator's "
             "setting layers_bytes decides",
         )
+    _check_share(caller, 0, settings)
     made = bounds.scratch / "layer"
     files = made / FILES
     files.mkdir(parents=True)
@@ -190,7 +222,9 @@ def _layer(pins: Sequence[Pin], settings: Settings, *, bounds: Bounds, progress:
     size_bytes = inspect_layer.seal(files)
     if size_bytes > settings.package_bytes:
         raise watched.too_large(settings.package_bytes)
+    _check_share(caller, size_bytes, settings)
     facts = {
+        "tenant": caller.tenant,
         "packages": {pin.name: pin.version for pin in pins},
         "bytes": size_bytes,
         "imports": sorted(imports),
@@ -203,6 +237,20 @@ def _layer(pins: Sequence[Pin], settings: Settings, *, bounds: Bounds, progress:
     if found is None:
         raise EnvironmentUnavailable("packages: what was just built is gone")
     return found
+
+
+def _check_share(caller: Caller, more_bytes: int, settings: Settings) -> None:
+    """A set counts for the tenant that it was built for; others use it at no cost."""
+    if not caller.layers_bytes:
+        return
+    own = [item.bytes for item in layers.installed(settings) if item.tenant == caller.tenant]
+    if sum(own) + more_bytes > caller.layers_bytes:
+        raise PackageRefused(
+            f"packages: sets that were built for this tenant may take "
+            f"{caller.layers_bytes / MIB:.4g} MiB, and this one is beyond that",
+            hint="use sets that are built already; the operator's quota layers_bytes decides, and "
+            "belljar env remove deletes sets",
+        )
 
 
 def _install(pins: Sequence[Pin], files: Path, *, bounds: Bounds, progress: Progress) -> None:

@@ -10,11 +10,12 @@ import platform
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
 
-from belljar.environments import toolchain
+from belljar.environments import stopping, toolchain
 from belljar.environments.catalogue import Environment
 from belljar.environments.folders import (
     BUILDER_VERSION,
@@ -82,10 +83,19 @@ def _lock(path: Path, progress: Progress) -> Iterator[int]:
             fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             progress("waiting for another builder", None)
-            fcntl.flock(lock_fd, fcntl.LOCK_EX)
+            _wait_for(lock_fd)
         yield lock_fd
     finally:
         os.close(lock_fd)
+
+
+def _wait_for(lock_fd: int) -> None:
+    while True:
+        stopping.check()
+        try:
+            return fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(stopping.LOOK_S)
 
 
 def _build_locked(

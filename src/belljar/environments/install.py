@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import selectors
 import shutil
 import subprocess
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from belljar.environments import stopping
 from belljar.environments.folders import Progress
 from belljar.errors import EnvironmentUnavailable
 from belljar.runtimes.interpreter import base_interpreter
@@ -66,8 +68,6 @@ def run(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
             umask=0o022,
             # Should this process be killed, its children go on writing for a while. Holding the
             # lock too, they keep the next builder waiting until they are done.
@@ -77,8 +77,7 @@ def run(
         raise EnvironmentUnavailable(f"cannot run {command[0]}: {error}") from error
     with process:
         try:
-            assert process.stdout is not None
-            for line in process.stdout:
+            for line in _lines(process):
                 last.append(line.rstrip())
                 on_line(line)
         except BaseException:
@@ -90,6 +89,27 @@ def run(
         raise EnvironmentUnavailable(
             f"{name} ended with status {process.returncode}:\n{text}", hint=hint_for(text)
         )
+
+
+def _lines(process: subprocess.Popen[bytes]) -> Iterator[str]:
+    """What it prints until it closes its output, which nobody has to wait for to the end."""
+    assert process.stdout is not None
+    output_fd = process.stdout.fileno()
+    rest = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(output_fd, selectors.EVENT_READ)
+        while True:
+            stopping.check()
+            if not selector.select(stopping.LOOK_S):
+                continue
+            data = os.read(output_fd, 1 << 16)
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                yield line.decode("utf-8", "replace") + "\n"
+            if not data:
+                if rest:
+                    yield rest.decode("utf-8", "replace")
+                return
 
 
 def find_uv() -> str:

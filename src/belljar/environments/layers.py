@@ -29,6 +29,7 @@ from belljar.environments import folders
 from belljar.environments.catalogue import Environment
 from belljar.environments.folders import Progress
 from belljar.errors import EnvironmentUnavailable, PackageRefused
+from belljar.model import NOBODY, Caller
 from belljar.settings import Settings
 
 LAYER_VERSION = 1
@@ -54,6 +55,8 @@ class Layer:
     bytes: int
     imports: frozenset[str]
     """Top-level modules it offers."""
+    tenant: str
+    """Whom it was built for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,9 +111,11 @@ def layer(
     environment: Environment,
     earlier: Mapping[str, str] | None = None,
     progress: Progress | None = None,
+    caller: Caller = NOBODY,
 ) -> Layer:
     """The layer for texts that `policy.packages.check_packages` returned, built if need be, on top
-    of the environment and of `earlier` layers (distribution → version).
+    of the environment and of `earlier` layers (distribution → version). One that is built counts
+    for the caller's tenant.
 
     Blocks while it builds, for `package_build_s` at most, and as long for other builders. One that
     is there takes two small files to find.
@@ -129,7 +134,12 @@ def layer(
     from belljar.environments.assemble import build_layer  # needed once in a set's life
 
     return build_layer(
-        requirements, settings, environment=environment, earlier=earlier, progress=progress
+        requirements,
+        settings,
+        environment=environment,
+        earlier=earlier,
+        progress=progress,
+        caller=caller,
     )
 
 
@@ -208,6 +218,7 @@ def read(key: str, settings: Settings) -> Layer | None:
             packages={str(name): str(version) for name, version in facts["packages"].items()},
             bytes=int(facts["bytes"]),
             imports=frozenset(map(str, facts["imports"])),
+            tenant=str(facts.get("tenant", NOBODY.tenant)),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # not there, damaged, or deleted meanwhile

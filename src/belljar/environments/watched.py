@@ -17,12 +17,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from belljar.environments import trees
+from belljar.environments import stopping, trees
 from belljar.environments.install import LAST_LINES
+from belljar.environments.stopping import LOOK_S
 from belljar.errors import EnvironmentUnavailable, PackageRefused
 from belljar.model import MIB
 
-LOOK_S = 0.25
 LINE_BYTES = 64 * 1024
 
 # Where the operator's packages are and how to get there; everything else stays outside.
@@ -48,7 +48,7 @@ class Bounds:
     deadline: float
     seconds: float
     most_bytes: int
-    lock_fd: int
+    lock_fds: tuple[int, ...]
     spare_bytes: int = 0
     """On top, for what is there only while it is built."""
 
@@ -62,6 +62,7 @@ class Bounds:
                 raise too_large(self.most_bytes)
 
     def check_time(self) -> None:
+        stopping.check()
         if time.monotonic() > self.deadline:
             raise EnvironmentUnavailable(
                 f"packages: not built within {self.seconds:g} s",
@@ -97,8 +98,8 @@ def run(command: Sequence[str], bounds: Bounds, *, on_line: Callable[[str], None
             umask=0o022,
             start_new_session=True,
             # Should this process be killed, its children go on writing for a while. Holding the
-            # lock too, they keep the next builder waiting until they are done.
-            pass_fds=(bounds.lock_fd,),
+            # locks too, they keep the next builder waiting until they are done.
+            pass_fds=bounds.lock_fds,
         )
     except OSError as error:
         raise EnvironmentUnavailable(f"cannot run {command[0]}: {error}") from error

@@ -86,10 +86,15 @@ class Process:
         return code if type(code) is int else None
 
     async def write(self, data: str | bytes) -> None:
-        """Standard input."""
+        """Standard input. Waits for the program to read when 8 MiB of it are unread."""
         given = data.encode() if isinstance(data, str) else data
         if given:
-            await self._conversation.send(self.process_id, given)
+            await self._conversation.feed(self.process_id, given)
+
+    @property
+    def room(self) -> int:
+        """Bytes of standard input that `write` takes now without waiting for the program."""
+        return self._conversation.room(self.process_id)
 
     async def close_stdin(self) -> None:
         await self._conversation.send(self.process_id, b"")
@@ -123,10 +128,11 @@ class Process:
     async def finish(self, stdin: str | bytes, *, within_s: float) -> Result:
         """Feeds it and waits; ends it when the time is over, or when nobody waits any more."""
         try:
-            if stdin:
-                await self.write(stdin)
-            await self.close_stdin()
-            return await self.wait(within_s)
+            async with asyncio.timeout(within_s):
+                if stdin:
+                    await self.write(stdin)
+                await self.close_stdin()
+                return await self.wait()
         except TimeoutError:
             self.timed_out = True
             await self.kill()

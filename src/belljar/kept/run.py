@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -119,10 +120,8 @@ class Run:
     async def _run(self, asked: asyncio.Future[dict[str, Any]], stdin: bytes) -> Result:
         talk = self._conversation
         ticking = asyncio.ensure_future(self._tick())
+        feeding = asyncio.ensure_future(self._feed(stdin)) if stdin else None
         try:
-            if stdin:
-                await talk.send(self._ask_id, stdin)
-                await talk.send(self._ask_id, b"")
             timed_out = await self._wait(asked)
             told = await self._told(asked, timed_out=timed_out)
         except Refusal as refusal:
@@ -133,11 +132,19 @@ class Run:
             raise
         finally:
             ticking.cancel()
+            if feeding:
+                feeding.cancel()
         self._lost_outputs += telling.whole(told.get("unheard"))
         result = self._make_result({**told, "timed_out": timed_out, **self._collected()})
         if self._refused:
             raise CallbackFailed(self._refused)
         return result
+
+    async def _feed(self, stdin: bytes) -> None:
+        """As fast as the code reads, which may be never."""
+        with contextlib.suppress(SandboxLost):  # told by whoever waits for the run
+            await self._conversation.feed(self._ask_id, stdin)
+            await self._conversation.send(self._ask_id, b"")
 
     async def _wait(self, asked: asyncio.Future[dict[str, Any]]) -> bool:
         """Until the code has ended; True when that took a time-out."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from belljar.settings import Settings
 
@@ -19,6 +19,15 @@ MOST_WRITTEN = 8_000_000
 
 class Arguments(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few(cls, given: Any) -> Any:
+        """An error for each of a hundred thousand wrong entries would take seconds to write."""
+        for part in (given, *given.values()) if isinstance(given, dict) else ():
+            if isinstance(part, (dict, list)) and len(part) > MOST_FILES:
+                raise ValueError(f"no argument has more than {MOST_FILES} entries")
+        return given
 
 
 Code = Annotated[str, Field(description="The code.")]

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from mcp.types import CallToolResult
 
+from belljar import threads
 from belljar.errors import EnvironmentUnavailable, InvalidRequest
 from belljar.fetching import fetch
 from belljar.mcp import answers, arguments, pictures
@@ -84,7 +85,7 @@ async def run_in_sandbox(call: Call, given: arguments.RunInSandbox) -> CallToolR
 
 async def _told(call: Call, result: Any, kept: Kept | None = None) -> CallToolResult:
     settings = call.host.settings
-    return await asyncio.to_thread(
+    return await threads.JSON.do(
         answers.told,
         result,
         limits=requested_limits(settings, {}),
@@ -198,7 +199,7 @@ async def read_file(call: Call, given: arguments.ReadFile) -> CallToolResult:
         size = reader.size
         if given.offset == 0 and given.path.lower().endswith(".png"):
             content = await reader.read(pictures.MOST_BYTES + 1)
-            if not (why := await asyncio.to_thread(pictures.why_not, content)):
+            if not (why := await threads.JSON.do(pictures.why_not, content)):
                 return CallToolResult(content=[answers.picture(content)])
             return answers.failed(f"{given.path} cannot be shown: {why}")
         skipped = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -97,20 +96,10 @@ def _methods(request: Request) -> set[str]:
     return found
 
 
-def _invalid(request: Request, error: Exception) -> Response:
+def _invalid(_: Request, error: Exception) -> Response:
+    """A query or a path; what is wrong with a body is said where that is read."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"] if part != "body")
-    if first["type"] == "extra_forbidden":
-        return answer(_unknown(request, place))
     message = f"{place}: {first['msg']}" if place else str(first["msg"])
     return answer(ApiError("invalid_request", message[:500], hint="see GET /openapi.json"))
-
-
-def _unknown(request: Request, place: str) -> ApiError:
-    """A field that does not exist, perhaps one that is written wrongly."""
-    body: Any = getattr(request.scope.get("route"), "body_field", None)
-    known = list(body.field_info.annotation.model_fields) if body else []
-    close = difflib.get_close_matches(place[:64], known, 1)
-    hint = f"did you mean {close[0]}?" if close else f"fields: {', '.join(known)}"
-    return ApiError("invalid_request", f"{place[:64]!r} is no field", hint=hint)

@@ -1,7 +1,8 @@
 """Request bodies of JSON: bounded while they come in, read strictly.
 
-A body is at most `body_bytes`, all bodies at once `bodies_bytes`. What is parsed from it takes a
-multiple of that in memory if it consists of small pieces, so their number is bounded too.
+A body is at most `body_bytes`, all bodies at once `bodies_bytes`, of one tenant a share of that.
+What is parsed from it takes a multiple of that in memory if it consists of small pieces, so their
+number is bounded too.
 """
 
 from __future__ import annotations
@@ -14,15 +15,27 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import parse_qsl
 
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
+from belljar import threads
+from belljar.server import budget
 from belljar.server.errors import ApiError
+from belljar.server.gate import Visit
+from belljar.server.strict import refusal
 
 if TYPE_CHECKING:
     from belljar.server.server import Server
 
-MOST_PIECES = 100_000
+IN_PLACE_BYTES = 1 << 16
+"""What is longer is read in a thread: others are served meanwhile."""
+REFUSED_S = 0.25
+"""How long a large body that is refused keeps its tenant's next one waiting."""
+COPIES = 2
+"""A run has what it was given in bytes, beside the texts of the request."""
+MOST_PIECES = 25_000
 """Values, keys and brackets in one body."""
 DEEPEST = 32
 _READ_OFF = 4 << 20
@@ -39,42 +52,70 @@ class StrictRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
-        has_body = self.body_field is not None
         known = {field.alias for field in self.dependant.query_params}
+        model: Any = self.body_field.field_info.annotation if self.body_field else None
 
         async def handle(request: Request) -> Response:
             if request.scope["query_string"]:
                 _check_query(request.scope["query_string"], known)
-            if not has_body:
-                return await handler(request)
-            strict = StrictRequest(request.scope, request.receive, request._send)
-            try:
-                return await handler(strict)
-            finally:
-                strict.forget()
+            if model is not None:
+                request = StrictRequest(request.scope, request.receive, request._send, model)
+            return await handler(request)
 
         return handle
 
 
 class StrictRequest(Request):
-    _held = 0
-    _body: bytes
+    """Its body counts as what the tenant's requests bring, from its first byte on: then what was
+    read from it does, until the request is over."""
+
+    _content: bytes | bytearray | None = None
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, model: type[BaseModel] | None = None
+    ) -> None:
+        super().__init__(scope, receive, send)
+        self._model = model
+        visit: Visit = scope["belljar"]
+        assert visit.tenant is not None  # the gate lets nobody else in
+        self._tenant = visit.tenant
+        self._held = self._server.bodies.hold(visit.tenant)
+        visit.after.append(self._held)
 
     async def body(self) -> bytes:
-        if not hasattr(self, "_body"):
+        """Whether there is one. FastAPI keeps what it is given here as long as the run lasts."""
+        return b"{}" if await self.content() else b""
+
+    async def content(self) -> bytes | bytearray:
+        if self._content is None:
             self._check_type()
-            self._body = await self._read()
-        return self._body
+            self._content = await self._read()
+        return self._content
 
     async def json(self) -> Any:
-        content = await self.body()
-        if len(content) > 1 << 18:  # long enough to be worth a thread
-            return await asyncio.to_thread(parse, content)
-        return parse(content)
+        """What the route is given: its model, which FastAPI takes as it is. The body is gone."""
+        content, self._content = await self.content(), b""
+        size = len(content)
+        try:
+            if size <= IN_PLACE_BYTES:
+                return _understood(content, self._model)
+            found, weight = await self._in_turn(content)
+        except ApiError as error:
+            if error.code == "invalid_request":
+                self._tenant.start()  # what is refused takes its time as well
+            raise
+        self._held.become(weight)
+        return found
 
-    def forget(self) -> None:
-        self._server.bodies_bytes -= self._held
-        self._held = 0
+    async def _in_turn(self, content: bytes | bytearray) -> tuple[Any, int]:
+        """One large body of a tenant after the other. One that is refused took time from everybody
+        and counts against nothing where there is no quota, so the tenant's next one waits."""
+        async with self._server.bodies.turn(self._tenant):
+            try:
+                return await threads.JSON.do_for(self._tenant.name, _weighed, content, self._model)
+            except ApiError:
+                await asyncio.sleep(REFUSED_S)
+                raise
 
     @property
     def _server(self) -> Server:
@@ -96,13 +137,15 @@ class StrictRequest(Request):
                 hint="send no Content-Encoding",
             )
 
-    async def _read(self) -> bytes:
+    async def _read(self) -> bytearray:
         server, most = self._server, self._server.settings.body_bytes
         declared = self.headers.get("content-length", "")
         announced = int(declared) if declared.isdigit() else 0
         if announced > most + _READ_OFF:
             _too_large(most)
         too_large = announced > most
+        if not too_large:
+            self._held.grow(COPIES * announced)  # all of it: half a body is of no use to anybody
         unread = _READ_OFF
         content = bytearray()
         try:
@@ -114,8 +157,9 @@ class StrictRequest(Request):
                         if unread < 0:
                             break
                         continue
-                    self._hold(len(part))
                     content += part
+                    if len(content) > announced:
+                        self._held.become(COPIES * len(content))
         except TimeoutError:
             raise ApiError(
                 "too_slow", "the body took too long to arrive", hint="send it faster"
@@ -124,16 +168,22 @@ class StrictRequest(Request):
             raise ApiError("client_gone", "the client has gone") from None
         if too_large:
             _too_large(most)
-        return bytes(content)
+        return content
 
-    def _hold(self, count: int) -> None:
-        server = self._server
-        if server.bodies_bytes + count > server.settings.bodies_bytes:
-            raise ApiError(
-                "overloaded", "too many large requests at once", hint="try again", retry_after_s=1
-            )
-        server.bodies_bytes += count
-        self._held += count
+
+def _understood(content: bytes | bytearray, model: type[BaseModel] | None) -> Any:
+    found = parse(content)
+    if model is None:
+        return found
+    try:
+        return model.model_validate(found)
+    except ValidationError as error:
+        raise refusal(error) from None
+
+
+def _weighed(content: bytes | bytearray, model: type[BaseModel] | None) -> tuple[Any, int]:
+    found = _understood(content, model)
+    return found, COPIES * budget.weight(found)
 
 
 def _check_query(query: bytes, known: set[str]) -> None:
@@ -158,7 +208,7 @@ def _too_large(most: int) -> NoReturn:
     )
 
 
-def parse(content: bytes) -> Any:
+def parse(content: bytes | bytearray) -> Any:
     """JSON as its standard says: no NaN, no name twice, UTF-8 only."""
     _check_shape(content)
     try:
@@ -176,7 +226,7 @@ def parse(content: bytes) -> Any:
         _refuse(f"the body cannot be read: {str(error)[:100]}")
 
 
-def _check_shape(content: bytes) -> None:
+def _check_shape(content: bytes | bytearray) -> None:
     if sum(map(content.count, _MARKS)) > MOST_PIECES:
         bare = _bare(content)
         if sum(map(bare.count, _MARKS)) > MOST_PIECES:
@@ -185,7 +235,7 @@ def _check_shape(content: bytes) -> None:
         _check_depth(_bare(content))
 
 
-def _bare(content: bytes) -> bytes:
+def _bare(content: bytes | bytearray) -> bytes:
     """Without what is in strings. JSON with more strings than pieces is none."""
     bare, strings = _STRINGS.subn(b"", content, MOST_PIECES + 1)
     if strings > MOST_PIECES:

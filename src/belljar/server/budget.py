@@ -1,4 +1,5 @@
-"""What the server may have to hold in memory for callers: outputs of runs, and answers to be sent.
+"""What the server may have to hold in memory for callers: what requests bring, outputs of runs, and
+answers to be sent.
 
 A run or a program takes the most that it could print and leave before it begins (`Admission` counts
 that), so nothing that code does later takes more. An answer takes what writing it as JSON may.
@@ -8,11 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+from pydantic import BaseModel
 
 from belljar.kept import outputs
 from belljar.model import MIB, Limits, Result
@@ -21,6 +27,11 @@ from belljar.server.tenants import Tenant
 
 LARGE_BYTES = MIB
 """From this size on an answer becomes JSON in a thread, and is counted until it is sent."""
+SHARES = 4
+"""Of what requests may bring one tenant may have one of these."""
+LITTLE_BYTES = MIB
+"""A tenant with no more than that is never refused because of others."""
+_SMALL = 32
 _STREAMS = 4
 """Of stdout and of stderr: what is kept, and what is told while it comes."""
 _PROGRAM = 6
@@ -51,8 +62,11 @@ def size_of(result: Result) -> int:
 
 def of_answer(result: Result) -> int:
     """What writing it as JSON may take."""
-    texts = (len(text) * (_AS_JSON if text.isascii() else _WIDE_AS_JSON) for text in _texts(result))
-    return sum(texts) + _FILES_AS_JSON * sum(map(len, _contents(result)))
+    return sum(map(of_text, _texts(result))) + _FILES_AS_JSON * sum(map(len, _contents(result)))
+
+
+def of_text(text: str) -> int:
+    return len(text) * (_AS_JSON if text.isascii() else _WIDE_AS_JSON)
 
 
 def _texts(result: Result) -> list[str]:
@@ -91,6 +105,94 @@ class Hold:
 
     def __call__(self) -> None:
         self.shrink(0)
+
+
+class Brought(Hold):
+    """A hold that can become more, or be refused to."""
+
+    def __init__(self, bodies: Bodies, tenant: Tenant) -> None:
+        super().__init__(0, partial(bodies.let_go, tenant.name))
+        self._bodies = bodies
+        self._tenant = tenant
+
+    def grow(self, size: int) -> None:
+        self._bodies.take(self._tenant, size, beside=self._size)
+        self._size += size
+
+    def become(self, size: int) -> None:
+        if size > self._size:
+            self.grow(size - self._size)
+        self.shrink(size)
+
+
+class Bodies:
+    """What requests bring: bodies that arrive, and what runs keep of theirs while they wait and
+    run. One tenant has a share where there are several: its crowd is no other's refusal."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._sharing = False
+        self._held: Counter[str] = Counter()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def turn(self, tenant: Tenant) -> asyncio.Lock:
+        """For what a tenant does with one large body at a time."""
+        turn = self._turns.get(tenant.name)
+        if turn is None:
+            turn = self._turns[tenant.name] = asyncio.Lock()
+        return turn
+
+    def share(self, sharing: bool) -> None:
+        self._sharing = sharing
+
+    @property
+    def most_each(self) -> int:
+        return self._most // SHARES if self._sharing else self._most
+
+    @property
+    def held_bytes(self) -> int:
+        return self._held.total()
+
+    def hold(self, tenant: Tenant, size: int = 0) -> Brought:
+        held = Brought(self, tenant)
+        if size:
+            held.grow(size)
+        return held
+
+    def take(self, tenant: Tenant, size: int, *, beside: int = 0) -> None:
+        """`beside`: what the same request has already. One that is larger than all the room there
+        is comes alone."""
+        own = self._held[tenant.name] + size
+        if own > self.most_each and own > size + beside:
+            raise ApiError(
+                "quota_exceeded",
+                f"this key's requests under way have brought {self.most_each} bytes already",
+                hint="wait until some have ended, or upload what is large as a dataset",
+                retry_after_s=1,
+            )
+        if own > LITTLE_BYTES and self.held_bytes > max(beside, self._most - size):
+            raise ApiError(
+                "overloaded", "too many large requests at once", hint="try again", retry_after_s=1
+            )
+        self._held[tenant.name] = own
+
+    def let_go(self, name: str, size: int) -> None:
+        self._held[name] -= size
+        if not self._held[name]:
+            del self._held[name]
+
+
+def weight(value: Any) -> int:
+    """What something that came as JSON takes in memory."""
+    if isinstance(value, (str, bytes)):
+        return sys.getsizeof(value)  # of wide characters four bytes each, if there is only one
+    if isinstance(value, BaseModel):
+        return sum(map(weight, value.__dict__.values()))
+    if isinstance(value, dict):
+        return sys.getsizeof(value) + sum(map(weight, value)) + sum(map(weight, value.values()))
+    if isinstance(value, (list, tuple)):
+        return sys.getsizeof(value) + sum(map(weight, value))
+    return _SMALL
 
 
 class Answers:

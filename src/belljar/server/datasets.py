@@ -11,6 +11,7 @@ This process writes the bytes and never reads them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import hashlib
 import json
@@ -26,6 +27,7 @@ from typing import Any, NoReturn
 
 import structlog
 
+from belljar import threads
 from belljar.errors import Busy
 from belljar.server.errors import ApiError
 from belljar.server.tenants import Tenant
@@ -63,9 +65,14 @@ class Datasets:
         self._most_bytes = most_bytes
         self._arriving: dict[str, _Upload] = {}
         """By the id that each will have."""
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.parent.chmod(0o700)  # below it content must be readable for the sandboxes' users
+        self._ensure_folder()
         self._known = {found.id: found for found in self._load()}
+
+    def _ensure_folder(self) -> None:
+        """Also when somebody has deleted it."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        # Below it content must be readable for the sandboxes' users.
+        self._folder.parent.chmod(0o700)
 
     def _load(self) -> list[Dataset]:
         """What an earlier server has left; halves of uploads go."""
@@ -95,7 +102,15 @@ class Datasets:
         return found
 
     def path(self, tenant: str, dataset_id: str) -> Path:
-        return self._folder / self.find(tenant, dataset_id).id / "content"
+        found = self._folder / self.find(tenant, dataset_id).id / "content"
+        if not found.is_file():
+            log.error("dataset has no content", dataset=dataset_id)
+            raise ApiError(
+                "not_found",
+                "the content of this dataset is gone from the server",
+                hint="remove it, and upload it again",
+            )
+        return found
 
     def described(self, dataset: Dataset) -> dict[str, Any] | None:
         try:
@@ -106,7 +121,10 @@ class Datasets:
 
     def remember(self, dataset: Dataset, described: dict[str, Any]) -> None:
         if dataset.id in self._known:
-            _write(self._folder / dataset.id / "described.json", described)
+            try:
+                _write(self._folder / dataset.id / "described.json", described)
+            except OSError as error:  # then it is looked at again
+                log.error("description not kept", dataset=dataset.id, error=str(error))
 
     # -- changing --------------------------------------------------------------------------------
 
@@ -121,9 +139,10 @@ class Datasets:
         digest = hashlib.sha256()
         try:
             self._check(tenant, upload)
+            self._ensure_folder()
             self._check_disk()
-            await asyncio.to_thread(partial.mkdir, mode=0o755)
-            file = await asyncio.to_thread(_create, partial / "content")
+            await threads.FILES.do(partial.mkdir, mode=0o755)
+            file = await threads.FILES.do(_create, partial / "content")
             writing: asyncio.Future[None] | None = None
             try:
                 async for piece in pieces:
@@ -137,10 +156,12 @@ class Datasets:
                     if writing:
                         await asyncio.shield(writing)
                         upload.written = size - len(piece)
-                    writing = asyncio.ensure_future(asyncio.to_thread(_append, file, digest, piece))
+                    writing = asyncio.ensure_future(
+                        threads.FILES.do_for(tenant.name, _append, file, digest, piece)
+                    )
                 if writing:
                     await asyncio.shield(writing)
-                await asyncio.to_thread(os.fsync, file)
+                await threads.FILES.do_for(tenant.name, os.fsync, file)
             finally:
                 if writing and not writing.done():
                     await asyncio.wait((writing,))  # before its descriptor is closed
@@ -153,11 +174,14 @@ class Datasets:
                 sha256=digest.hexdigest(),
                 created=round(time.time(), 3),
             )
-            await asyncio.to_thread(self._complete, partial, found)
+            await threads.FILES.do_for(tenant.name, self._complete, partial, found)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 _full()
-            raise
+            log.error("dataset not stored", tenant=tenant.name, error=str(error))
+            raise ApiError(
+                "internal", "the dataset could not be stored", hint="the server's log says why"
+            ) from None
         finally:
             del self._arriving[identity]
             shutil.rmtree(partial, ignore_errors=True)
@@ -178,8 +202,9 @@ class Datasets:
             raise Busy("a sandbox has this dataset mounted", hint="end the sandbox first")
         del self._known[dataset.id]
         gone = self._folder / f".{dataset.id}"
-        (self._folder / dataset.id).rename(gone)  # at once; then its bytes, which may take a while
-        await asyncio.to_thread(shutil.rmtree, gone, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # somebody was faster
+            (self._folder / dataset.id).rename(gone)  # at once; then its bytes, which may take long
+        await threads.FILES.do_for(dataset.tenant, shutil.rmtree, gone, ignore_errors=True)
 
     def _check(self, tenant: Tenant, upload: _Upload) -> None:
         """With `upload`, which is one of those that arrive."""

@@ -69,6 +69,8 @@ OF_HTTP: Mapping[str, Kind] = {
     "shutting_down": Kind(503, True),
     "starting": Kind(503, True),
 }
+RETRY_AFTER_S: Mapping[int, int] = {503: 1, 507: 60}
+"""When nothing better is known."""
 _BY_STATUS = {400: "invalid_request", 404: "not_found", 405: "method_not_allowed"}
 
 
@@ -80,6 +82,8 @@ class ApiError(HTTPException):
     ) -> None:
         kind = OF_HTTP[code]
         headers = {}
+        if retry_after_s is None:
+            retry_after_s = RETRY_AFTER_S.get(kind.status)
         if retry_after_s is not None:
             headers["Retry-After"] = str(retry_after_s)
         if kind.status == 401:
@@ -151,8 +155,8 @@ def answer(error: BaseException) -> Response:
         status = kind.status
         message, hint = told_to_others(error)
         content = body(name_of(error), message, hint, kind.retryable)
-        if status == 503:
-            headers = {"Retry-After": "1"}
+        if kind.retryable and status in RETRY_AFTER_S:
+            headers = {"Retry-After": str(RETRY_AFTER_S[status])}
     elif isinstance(error, errors.EngineError):
         # Its words describe the host; the operator reads them in the log.
         status = 500

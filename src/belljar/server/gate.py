@@ -88,6 +88,8 @@ class Gate:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 own = [*_HEADERS, (b"x-request-id", visit.request_id.encode())]
+                if visit.tenant is None:  # an open connection is for those who have a key
+                    own.append((b"connection", b"close"))
                 message["headers"] = [*message.get("headers", ()), *own]
             elif len(message.get("body", b"")) > PIECE_BYTES:
                 await _in_pieces(message, send)

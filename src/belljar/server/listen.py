@@ -1,5 +1,5 @@
-"""uvicorn, with what it lacks: time-outs for headers and for who does not read, bounds, a drain
-that ends."""
+"""uvicorn, with what it lacks: time-outs for headers and for who does not read, bounds, room for
+those who have a key, a drain that ends."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import gc
 import signal
 import socket
 from asyncio import TimerHandle
+from collections import Counter
 from types import FrameType
 from typing import Any
 
@@ -26,6 +27,10 @@ MOST_PIPELINED = 8
 """Requests that a client sends ahead while an answer is under way."""
 MESSAGE_BYTES = 1 << 20
 """The largest that comes through a WebSocket."""
+LEAST_STRANGERS = 16
+"""Connections of one address that may wait to show a key, however few there are in all."""
+GRACE_S = 1.0
+"""Of a crowd that comes at once all are accepted before the first is read."""
 LINGER_S = 5.0
 """How long the rest of a refused body is thrown away before the connection is closed."""
 
@@ -46,8 +51,9 @@ def open_socket(host: str, port: int) -> socket.socket:
     return listening
 
 
-def serve(server: Server, listening: socket.socket) -> None:
-    """Returns when the server was told to end (SIGTERM, SIGINT) and has."""
+def serve(server: Server, listening: socket.socket) -> bool:
+    """Returns when the server was told to end (SIGTERM, SIGINT) and has; False if not all of it
+    could be put away."""
     settings = server.settings
     config = uvicorn.Config(
         build(server),
@@ -69,6 +75,7 @@ def serve(server: Server, listening: socket.socket) -> None:
     gc.collect()
     gc.freeze()
     _Uvicorn(config, server).run(sockets=[listening])
+    return not server.failed
 
 
 class _Uvicorn(uvicorn.Server):
@@ -91,7 +98,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 def _protocol(server: Server) -> type[HttpToolsProtocol]:
-    return type("BelljarProtocol", (_Bounded,), {"belljar": server})
+    return type("BelljarProtocol", (_Bounded,), {"belljar": server, "strangers": {}})
 
 
 def _sockets(server: Server) -> type[WebSocketsSansIOProtocol]:
@@ -109,9 +116,14 @@ class _Bounded(Reading, HttpToolsProtocol):
     reading its answer."""
 
     belljar: Server
+    strangers: dict[str, dict[_Bounded, None]]
+    """Connections on which nobody has shown a key yet, by address, the oldest first."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._tenant = ""
+        """Whose key came last."""
+        self._idle_since = self.loop.time()
         self._clock: TimerHandle | None = None
         self._head_bytes = 0
         """That came since the last headers, piece of a body or message were whole."""
@@ -120,13 +132,62 @@ class _Bounded(Reading, HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self.belljar.settings.connections:
+        most = self.belljar.settings.connections
+        strangers = self.strangers.setdefault(self._address, {})
+        if len(strangers) >= max(LEAST_STRANGERS, most // 4):
+            oldest = next(iter(strangers))
+            if self.loop.time() - oldest._idle_since >= GRACE_S:
+                oldest._give_way()
+        strangers[self] = None
+        if len(self.connections) > most and not self._found_room(most):
             self._refuse(503, body("overloaded", "too many connections", "try again", True))
         else:
             self._start_clock()
 
+    def _found_room(self, most: int) -> bool:
+        """Closes a connection on which nothing is under way: a stranger's if there is one, else one
+        of the tenant that has the most of them; of these the one that was idle longest."""
+        there = [
+            one
+            for one in self.connections
+            if not (isinstance(one, _Bounded) and one.transport.is_closing())
+        ]
+        if len(there) <= most:
+            return True  # others close already
+        idle = [
+            one
+            for one in there
+            if isinstance(one, _Bounded) and one is not self and one._between_requests()
+        ]
+        if not idle:
+            return False
+        by_tenant = Counter(one._tenant for one in idle)
+        whose = "" if "" in by_tenant else by_tenant.most_common(1)[0][0]
+        mine = (one for one in idle if one._tenant == whose)
+        min(mine, key=lambda one: one._idle_since)._give_way()
+        return True
+
+    def _give_way(self) -> None:
+        self._is_known()
+        if self.transport.get_write_buffer_size():
+            self.cut()  # closing would wait until it is read
+        else:
+            self.transport.close()
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client else ""
+
+    def _is_known(self) -> None:
+        """Or gone."""
+        if strangers := self.strangers.get(self._address):
+            strangers.pop(self, None)
+        if not strangers:
+            self.strangers.pop(self._address, None)
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_clock()
+        self._is_known()
         if (cycle := self._answering) and not cycle.response_complete:
             cycle.disconnected = True  # uvicorn tells the newest only
             cycle.message_event.set()
@@ -136,6 +197,7 @@ class _Bounded(Reading, HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._clock is None and self._between_requests():
+            self._idle_since = self.loop.time()
             self._start_clock()
         if self._head_bytes > HEADER_BYTES:
             self._too_large()
@@ -153,19 +215,19 @@ class _Bounded(Reading, HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
+        self._is_known()  # or it is closed with the answer
         super()._start_asgi_task(cycle, app)
 
     def handle_websocket_upgrade(self) -> None:
         if self._between_requests():
+            self._is_known()
             super().handle_websocket_upgrade()
         else:  # nobody would tell the answer under way when the client goes
             self.transport.abort()
 
     def timeout_keep_alive_handler(self) -> None:
-        if self.transport.get_write_buffer_size():
-            self.cut()  # closing would wait until it is read
-        else:
-            super().timeout_keep_alive_handler()
+        if not self.transport.is_closing():
+            self._give_way()
 
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0
@@ -180,6 +242,9 @@ class _Bounded(Reading, HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         more = self._answering is self.cycle and self.cycle.more_body
+        self._idle_since = self.loop.time()
+        visit: Any = self._answering.scope.get("belljar") if self._answering else None
+        self._tenant = visit.tenant.name if visit and visit.tenant else ""
         super().on_response_complete()
         if more and not self.transport.is_closing():
             self._clock = self.loop.call_later(LINGER_S, self.transport.close)

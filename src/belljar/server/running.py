@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import structlog
 from starlette.requests import Request
 
+from belljar import threads
 from belljar.errors import BelljarError, InvalidRequest, TrailError, Unavailable
 from belljar.model import Caller, Result, Usage
 from belljar.policy.limits import check_limits, requested_limits
@@ -153,7 +154,12 @@ async def refused(
 
 def caller(visit: Visit) -> Caller:
     assert visit.tenant is not None
-    return Caller(tenant=visit.tenant.name, door=visit.door, request_id=visit.request_id)
+    return Caller(
+        tenant=visit.tenant.name,
+        door=visit.door,
+        request_id=visit.request_id,
+        layers_bytes=visit.tenant.quotas.layers_bytes,
+    )
 
 
 def keep(visit: Visit, place: Place, result: Result) -> None:
@@ -178,7 +184,7 @@ async def json_of(
     assert visit.tenant is not None
     held = await server.answers.hold(visit.tenant, budget.of_answer(result))
     visit.after.append(held)
-    content = await asyncio.to_thread(write)
+    content = await threads.JSON.do_for(visit.tenant.name, write)
     held.shrink(len(content))
     return content
 

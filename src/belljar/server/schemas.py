@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-from belljar.errors import InvalidRequest
 from belljar.model import FilterMode, LanguageLevel, Need, Status
 from belljar.server.schemas_network import EgressOfRun, Rules, Secrets, rules, secrets
-
-
-class _Request(BaseModel):
-    """Nothing is converted and nothing is ignored: "5" is no number, `timout` no field."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
+from belljar.server.strict import Bytes, Contents, Packages, Strict, Variables, content
 
 
 class _Answer(BaseModel):
@@ -26,7 +18,7 @@ class _Answer(BaseModel):
 Text = Annotated[str, Field(max_length=64)]
 
 
-class ExecuteRequest(_Request):
+class ExecuteRequest(Strict):
     """One piece of code for a fresh sandbox (A3)."""
 
     code: str = Field(description="At most 100,000 bytes of UTF-8.", examples=["print(6 * 7)"])
@@ -37,13 +29,15 @@ class ExecuteRequest(_Request):
     allow_network: bool = Field(
         False, description="Whether the code may reach hosts: those of allowed_domains."
     )
-    allowed_domains: list[Annotated[str, Field(max_length=300)]] = Field(
+    allowed_domains: Annotated[
+        list[Annotated[str, Field(max_length=300)]], Field(fail_fast=True)
+    ] = Field(
         default_factory=list,
         max_length=100,
         description="With allow_network; if empty, all that the operator allows by name.",
         examples=[[]],
     )
-    env_vars: dict[str, str] = Field(default_factory=dict, examples=[{"GREETING": "hello"}])
+    env_vars: Variables = Field(default_factory=dict, examples=[{"GREETING": "hello"}])
 
 
 class ExecuteAnswer(_Answer):
@@ -55,20 +49,14 @@ class ExecuteAnswer(_Answer):
     execution_id: str
 
 
-class Bytes(_Request):
-    """Contents that are not text."""
-
-    base64: str = Field(examples=["AAEC"])
-
-
-class RunRequest(_Request):
+class RunRequest(Strict):
     """As `belljar.run`: the same names, the same meaning."""
 
     code: str = Field(description="At most 100,000 bytes of UTF-8.", examples=["print(6 * 7)"])
     language: Text = Field("python", examples=["python", "bash"])
     environment: Text = Field("auto", examples=["auto", "base"])
     engine: Text = Field("auto", examples=["auto", "jail"])
-    need: list[Need] = Field(default_factory=list, max_length=16)
+    need: Annotated[list[Need], Field(fail_fast=True)] = Field(default_factory=list, max_length=16)
     timeout_s: float | None = Field(None, examples=[5])
     memory_bytes: int | None = Field(None, examples=[536870912])
     cpus: float | None = None
@@ -80,18 +68,14 @@ class RunRequest(_Request):
     result_files: int | None = None
     result_bytes: int | None = None
     stdin: str | Bytes = ""
-    env: dict[str, str] = Field(default_factory=dict)
-    files: dict[str, str | Bytes] = Field(
+    env: Variables = Field(default_factory=dict)
+    files: Contents = Field(
         default_factory=dict, description="Put into /workspace, by relative name."
     )
-    inputs: dict[str, str | Bytes] = Field(
-        default_factory=dict, description="Put into /data/input, read-only."
-    )
+    inputs: Contents = Field(default_factory=dict, description="Put into /data/input, read-only.")
     network: Rules = Field(default_factory=list)
     secrets: Secrets = Field(default_factory=dict)
-    packages: list[Annotated[str, Field(max_length=200)]] = Field(
-        default_factory=list, max_length=100
-    )
+    packages: Packages = Field(default_factory=list)
     filter: FilterMode = "off"
     language_level: LanguageLevel = "full"
     fresh_exec: bool = False
@@ -101,11 +85,9 @@ class RunRequest(_Request):
         given = {name: getattr(self, name) for name in self.model_fields_set if name != "code"}
         for name in ("files", "inputs"):
             if name in given:
-                given[name] = {
-                    path: content(f"{name}[{path!r}]", value) for path, value in given[name].items()
-                }
+                given[name] = {path: content(value) for path, value in given[name].items()}
         if "stdin" in given:
-            given["stdin"] = content("stdin", given["stdin"])
+            given["stdin"] = content(given["stdin"])
         return given | network_options(given)
 
 
@@ -117,15 +99,6 @@ def network_options(given: dict[str, Any]) -> dict[str, Any]:
     if "secrets" in given:
         found["secrets"] = secrets(given["secrets"])
     return found
-
-
-def content(field: str, value: str | Bytes) -> str | bytes:
-    if isinstance(value, str):
-        return value
-    try:
-        return base64.b64decode(value.base64, validate=True)
-    except (binascii.Error, ValueError):
-        raise InvalidRequest(f"{field}: base64 cannot be read") from None
 
 
 class UsageOfRun(_Answer):

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from belljar.model import Need
-from belljar.server.schemas import Bytes, RunAnswer, Text, content, network_options
+from belljar.server.schemas import RunAnswer, Text, network_options
 from belljar.server.schemas_network import Rule, Rules, Secrets
+from belljar.server.strict import (
+    AN_INPUT,
+    MOST_FILES,
+    Bytes,
+    Contents,
+    Packages,
+    Strict,
+    Variables,
+    content,
+)
 
-
-class Strict(BaseModel):
-    """Nothing is converted and nothing is ignored."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
+MOST_ARGUMENTS = 1000
 
 
 class DatasetInput(Strict):
@@ -29,7 +35,7 @@ class SandboxRequest(Strict):
     language: Text = Field("python", examples=["python", "bash"])
     environment: Text = Field("auto", examples=["auto", "base"])
     engine: Text = Field("auto", examples=["auto", "jail"])
-    need: list[Need] = Field(default_factory=list, max_length=16)
+    need: Annotated[list[Need], Field(fail_fast=True)] = Field(default_factory=list, max_length=16)
     timeout_s: float | None = Field(None, description="Of each run.", examples=[5])
     memory_bytes: int | None = None
     cpus: float | None = None
@@ -38,16 +44,14 @@ class SandboxRequest(Strict):
     disk_files: int | None = None
     open_files: int | None = None
     output_bytes: int | None = None
-    env: dict[str, str] = Field(default_factory=dict)
-    files: dict[str, str | Bytes] = Field(
+    env: Variables = Field(default_factory=dict)
+    files: Contents = Field(
         default_factory=dict, description="Put into /workspace, by relative name."
     )
-    inputs: dict[str, str | Bytes | DatasetInput] = Field(
-        default_factory=dict, description="Put into /data/input, read-only."
-    )
-    packages: list[Annotated[str, Field(max_length=200)]] = Field(
-        default_factory=list, max_length=100
-    )
+    inputs: Annotated[
+        dict[str, str | Bytes | DatasetInput], Field(max_length=MOST_FILES), AN_INPUT
+    ] = Field(default_factory=dict, description="Put into /data/input, read-only.")
+    packages: Packages = Field(default_factory=list)
     network: Rules = Field(default_factory=list)
     secrets: Secrets = Field(default_factory=dict)
     max_runs: int | None = Field(None, description="20 if not given.")
@@ -66,7 +70,7 @@ class SandboxRequest(Strict):
         for name in ("files", "inputs"):
             if name in given:
                 given[name] = {
-                    path: as_bytes(f"{name}[{path!r}]", value)
+                    path: as_bytes(value)
                     for path, value in given[name].items()
                     if not isinstance(value, DatasetInput)
                 }
@@ -81,8 +85,8 @@ class SandboxRequest(Strict):
         }
 
 
-def as_bytes(field: str, value: str | Bytes) -> bytes:
-    found = content(field, value)
+def as_bytes(value: str | Bytes) -> bytes:
+    found = content(value)
     return found.encode() if isinstance(found, str) else found
 
 
@@ -127,7 +131,7 @@ class ForkRequest(Strict):
 
 
 class InstallRequest(Strict):
-    packages: list[Annotated[str, Field(max_length=200)]] = Field(max_length=100)
+    packages: Packages
 
 
 class InstallAnswer(BaseModel):
@@ -168,11 +172,11 @@ class WrittenAnswer(BaseModel):
 
 
 class ProgramRequest(Strict):
-    program: str | list[str] = Field(
+    program: str | Annotated[list[str], Field(max_length=MOST_ARGUMENTS, fail_fast=True)] = Field(
         description="A list of texts; with `shell` one text.", examples=[["ls", "-l"]]
     )
     shell: bool = False
-    env: dict[str, str] = Field(default_factory=dict)
+    env: Variables = Field(default_factory=dict)
     folder: str = "/workspace"
 
 
@@ -222,7 +226,7 @@ class ResizeRequest(Strict):
 # -- datasets --------------------------------------------------------------------------------------
 
 
-Cell = Annotated[str, Field(max_length=200)]
+Row = Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=500, fail_fast=True)]
 
 
 class DatasetAnswer(BaseModel):
@@ -237,23 +241,19 @@ class DatasetsAnswer(BaseModel):
     datasets: list[DatasetAnswer]
 
 
-class Column(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class Column(Strict):
     name: Annotated[str, Field(max_length=200)]
     type: Literal["integer", "number", "boolean", "text", "empty", "other"]
 
 
-class DescriptionAnswer(BaseModel):
+class DescriptionAnswer(Strict):
     """Made by a program in a sandbox; what it says is what the content says."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
     format: Literal["csv", "json", "jsonl", "sqlite", "text", "unknown"]
-    columns: Annotated[list[Column], Field(max_length=500)]
+    columns: Annotated[list[Column], Field(max_length=500, fail_fast=True)]
     rows: Annotated[int, Field(ge=0, lt=1 << 53)] | None
     complete: bool = Field(description="false: there are more rows than were counted.")
-    sample: Annotated[list[list[Cell]], Field(max_length=10)] = Field(
+    sample: Annotated[list[Row], Field(max_length=10, fail_fast=True)] = Field(
         description="The first rows, as text, cut."
     )
     note: Annotated[str, Field(max_length=500)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from belljar.errors import InvalidRequest
 from belljar.network import (
@@ -17,31 +17,28 @@ from belljar.network import (
     Secret,
     check_together,
 )
+from belljar.server.strict import Strict
 
 Host = Annotated[str, Field(max_length=300)]
 
 
-class Rule(BaseModel):
+class Rule(Strict):
     """Hosts that the code may reach. Without a port: 80 and 443."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    hosts: list[Host] = Field(
+    hosts: Annotated[list[Host], Field(fail_fast=True)] = Field(
         min_length=1, max_length=MOST_HOSTS, examples=[["api.example.com", "*.example.org:443"]]
     )
-    methods: list[Annotated[str, Field(max_length=32)]] = Field(
+    methods: Annotated[list[Annotated[str, Field(max_length=32)]], Field(fail_fast=True)] = Field(
         default_factory=list, max_length=32, description="Empty: any.", examples=[["GET"]]
     )
-    paths: list[Annotated[str, Field(max_length=1000)]] = Field(
+    paths: Annotated[list[Annotated[str, Field(max_length=1000)]], Field(fail_fast=True)] = Field(
         default_factory=list, max_length=100, description="Patterns with *. Empty: any."
     )
     inspect: bool = Field(True, description="Whether TLS is opened at the gateway.")
 
 
-class SecretGiven(BaseModel):
+class SecretGiven(Strict):
     """A credential that code uses without having it."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     value: str = Field(min_length=8, max_length=10_000, repr=False)
     host: Host = Field(examples=["api.example.com"])
@@ -52,6 +49,7 @@ class SecretGiven(BaseModel):
 
 Rules = Annotated[
     list[Host | Rule],
+    Field(fail_fast=True),
     Field(
         max_length=MOST_RULES,
         description="Hosts that the code may reach, within what the operator allows.",
@@ -68,9 +66,7 @@ Secrets = Annotated[
 ]
 
 
-class NetworkRequest(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class NetworkRequest(Strict):
     network: Rules
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from belljar import threads
 from belljar.core import Belljar
 from belljar.errors import BelljarError, InvalidRequest
 from belljar.model import Caller
@@ -25,6 +26,7 @@ from belljar.server.sandboxes import Book
 from belljar.server.settings import ServerSettings
 from belljar.server.signin import SignIn
 from belljar.server.state import State
+from belljar.server.surveys import Surveys
 from belljar.server.tenants import DAY_S, Quotas, Tenant
 from belljar.trail.trail import Trail
 
@@ -60,18 +62,20 @@ class Server:
             slots=settings.jar.concurrency, wait_s=settings.queue_wait_s, held_bytes=held_bytes
         )
         self.answers = budget.Answers(held_bytes // 2, wait_s=settings.queue_wait_s)
+        self.bodies = budget.Bodies(settings.bodies_bytes)
         self.book = Book(self)
         self.datasets = Datasets(
             settings.jar.home / "server" / "datasets", most_bytes=settings.dataset_bytes
         )
         self._share()
         self.metrics = Metrics()
+        self.surveys = Surveys(settings.jar)
         self.jar.on_egress = self.metrics.tried
         self.refusals = Refusals()
         self.ready = False
         self.draining = False
-        self.bodies_bytes = 0
-        """Of request bodies in memory."""
+        self.failed = False
+        """Whether something was lost at the end."""
         self._tasks: list[asyncio.Task[None]] = []
         self._trail: Trail | None = None
         self._trail_trouble = ""
@@ -87,7 +91,9 @@ class Server:
         return tenant
 
     def _share(self) -> None:
-        self.admission.share(len(self._quotas) > 1)
+        several = len(self._quotas) > 1
+        self.admission.share(several)
+        self.bodies.share(several)
 
     def _quotas_of(self, name: str) -> Quotas:
         own = self._quotas.get(name)
@@ -116,11 +122,26 @@ class Server:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.admission.close()
-        await self.book.close()
+        self.jar.stop_building()
+        await self._end("sandboxes", self.book.close)
+        await self._end("work in the background", self._settle)
+        await self._end("refusals", functools.partial(self._count_refusals, all_=True))
+        await self._end("trail and pools", self.jar.close)
+        await self._end("CPU seconds", self._save)
+        await self._end("databases", functools.partial(threads.STATE.do, self._close_databases))
+
+    async def _end(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """What cannot be put away keeps nothing else from being."""
+        try:
+            await work()
+        except Exception as error:
+            self.failed = True
+            log.error("not ended well", what=what, error=str(error) or repr(error))
+
+    async def _settle(self) -> None:
         await asyncio.gather(*self._loose, return_exceptions=True)
-        await self._count_refusals(all_=True)
-        await self.jar.close()
-        await self._save()
+
+    def _close_databases(self) -> None:
         if self._trail:
             self._trail.close()
         self.state.close()
@@ -134,11 +155,12 @@ class Server:
             if time.monotonic() >= deadline:
                 log.warning("drained", killed=self.admission.running)
                 self.admission.close()
-                await self.book.close()
-                await self._count_refusals(all_=True)
-                await self.jar.close()
+                await self._end("sandboxes", self.book.close)
+                await self._end("refusals", functools.partial(self._count_refusals, all_=True))
+                await self._end("trail and pools", self.jar.close)
                 return
             await asyncio.sleep(0.02)
+        self.jar.stop_building()
         await self.book.close()  # with it ends what is streamed out of kept sandboxes
 
     def seen(
@@ -169,13 +191,15 @@ class Server:
             )
 
     async def _warm(self) -> None:
-        """Ready when the trail can be written and sandboxes wait; tried until it can."""
+        """Ready when the trail can be written and a sandbox of each environment waits; tried until
+        it can. The pools are filled after that: whoever comes first need not wait for them all."""
         await self._until_done("trail", self.jar.open_trail)
+        size = self.settings.jar.pool_size
         for name in self.settings.warm:
-            await self._until_done(
-                name, functools.partial(self.jar.warm, name, self.settings.jar.pool_size)
-            )
+            await self._until_done(name, functools.partial(self.jar.warm, name, min(1, size)))
         self.ready = not self.draining
+        for name in self.settings.warm:
+            await self._until_done(name, functools.partial(self.jar.warm, name, size))
 
     async def _until_done(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -195,7 +219,7 @@ class Server:
             self._look_at_trail()
             try:
                 async with self._accounts:
-                    keys, quotas, self._spent = await asyncio.to_thread(self._reload)
+                    keys, quotas, self._spent = await threads.STATE.do(self._reload)
                     self._recall()
             except Exception as error:
                 log.error("state cannot be read", error=repr(error))
@@ -237,7 +261,7 @@ class Server:
                 self._tenants[name].saved(day, cpu_s)
             try:
                 if new:  # to its end, even if this task is cancelled
-                    await asyncio.to_thread(self.state.spend, day, new.items())
+                    await threads.STATE.do(self.state.spend, day, new.items())
             except Exception:
                 for name, cpu_s in new.items():
                     self._tenants[name].saved(day, -cpu_s)

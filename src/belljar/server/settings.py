@@ -56,7 +56,7 @@ class ServerSettings(BaseSettings):
     quotas: Quotas = Field(default_factory=Quotas)
     """For tenants whose own quotas do not say otherwise."""
     warm: tuple[str, ...] = ("base",)
-    """Environments whose sandboxes wait when the server is ready."""
+    """Environments of which a sandbox waits when the server is ready, and soon a pool of them."""
     queue_wait_s: Seconds = 60.0
     """The longest that a run waits for its turn; then 429."""
     drain_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0
@@ -64,7 +64,7 @@ class ServerSettings(BaseSettings):
     body_bytes: Annotated[int, Field(ge=1024)] = 16 * MIB
     """The largest request body, but for uploads of files."""
     bodies_bytes: Annotated[int, Field(ge=1024)] = 256 * MIB
-    """All request bodies in memory at once; then 503."""
+    """What all requests under way have brought; of one tenant a quarter where there are several."""
     held_bytes: Annotated[int, Field(ge=0)] = 0
     """What runs and programs may print and leave, by their limits, of all tenants; further runs
     wait, and programs are refused. 0: a quarter of the machine's memory."""
@@ -85,7 +85,7 @@ class ServerSettings(BaseSettings):
     keep_alive_s: Seconds = 30.0
     """How long an idle connection stays open."""
     connections: Annotated[int, Field(ge=1)] = 1000
-    """Open connections; further ones are closed at once."""
+    """Open connections; then the one that was idle longest is closed."""
     log_format: Literal["json", "text"] = "json"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     access_log: bool = True

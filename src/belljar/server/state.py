@@ -245,14 +245,27 @@ def _engine(url: sql.URL) -> sql.Engine:
 
 
 def _private(path: Path) -> None:
-    """Hashes of keys are nobody else's business."""
+    """Hashes of keys are nobody else's business, also in a file that was there before."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        for file in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
+            with contextlib.suppress(FileNotFoundError):
+                _tighten(file)
     except OSError as error:
         raise Unavailable(
             f"the server's state cannot be opened: {error}", hint="is the folder writable?"
         ) from error
+
+
+def _tighten(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(file).st_mode
+        if mode & 0o077:
+            os.fchmod(file, mode & 0o700)
+    finally:
+        os.close(file)
 
 
 def _pragmas(connection: object, _: object) -> None:

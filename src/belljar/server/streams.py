@@ -8,12 +8,14 @@ import codecs
 import dataclasses
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from belljar import threads
 from belljar.kept import events
 from belljar.model import Output, Result
 from belljar.server import budget, running
@@ -85,20 +87,33 @@ def _raw(stream: str, data: bytes) -> Told:
     return "output", {"stream": stream, "base64": base64.b64encode(data).decode()}
 
 
+@asynccontextmanager
 async def text_of(
     server: Server, visit: Visit, said: dict[str, Any] | Result, **more: Any
-) -> bytes:
-    """As JSON, with `more`; what is large is written beside the loop."""
+) -> AsyncIterator[bytes]:
+    """As JSON, with `more`; what is large is written beside the loop, and counted until the block
+    ends: by then it must be sent."""
     if isinstance(said, Result):
-        return await running.json_of(
+        yield await running.json_of(
             server, visit, said, lambda result: {**more, **result.to_dict()}
         )
+        return
 
     def write() -> bytes:
         return json.dumps({**more, **said}).encode()
 
-    parts = (part["base64"] if isinstance(part, dict) else part for part in _data(said))
-    return await asyncio.to_thread(write) if sum(map(len, parts)) > budget.LARGE_BYTES else write()
+    parts = [part["base64"] if isinstance(part, dict) else part for part in _data(said)]
+    if sum(map(len, parts)) <= budget.LARGE_BYTES:
+        yield write()
+        return
+    assert visit.tenant is not None
+    held = await server.answers.hold(visit.tenant, sum(map(budget.of_text, parts)))
+    try:
+        text = await threads.JSON.do_for(visit.tenant.name, write)
+        held.shrink(len(text))
+        yield text
+    finally:
+        held()
 
 
 def _data(said: dict[str, Any]) -> list[Any]:
@@ -140,13 +155,13 @@ async def _texts(
                 continue
             try:
                 name, said = coming.result()
-                text = await text_of(server, visit, said)
+                async with text_of(server, visit, said) as text:
+                    yield b"event: %s\ndata: %s\n\n" % (name.encode(), text)
             except StopAsyncIteration:
                 return
             except Exception as error:
                 yield b"event: error\ndata: " + bytes(answer(error).body) + b"\n\n"
                 return
-            yield b"event: %s\ndata: %s\n\n" % (name.encode(), text)
             coming = asyncio.ensure_future(anext(told))
     finally:
         coming.cancel()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
+from collections.abc import Callable
 from typing import Any
 
+from belljar import threads
 from belljar.engines import choice, registry
 from belljar.environments import build, catalogue
 from belljar.errors import Unavailable
@@ -15,25 +17,36 @@ from belljar.runtimes import languages
 from belljar.settings import Settings
 
 FRESH_S = 30.0
-_found: dict[str, tuple[float, list[dict[str, Any]]]] = {}
+Rows = list[dict[str, Any]]
 
 
-async def engines(settings: Settings) -> list[dict[str, Any]]:
-    return await _kept("engines", _engines, settings)
+class Surveys:
+    """Of one server. However many ask at once, one looks, and all get what it finds."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._found: dict[str, tuple[float, asyncio.Task[Rows]]] = {}
+
+    async def engines(self) -> Rows:
+        return await self._kept("engines", _engines)
+
+    async def environments(self) -> Rows:
+        return await self._kept("environments", _environments)
+
+    async def _kept(self, name: str, look: Callable[[Settings], Rows]) -> Rows:
+        now = time.monotonic()
+        at, task = self._found.get(name, (0.0, None))
+        if task is None or (task.done() and (_failed(task) or at + FRESH_S < now)):
+            task = asyncio.ensure_future(threads.ENGINES.do(look, self._settings))
+            self._found[name] = (now, task)
+        return await asyncio.shield(task)  # whoever asked first may go
 
 
-async def environments(settings: Settings) -> list[dict[str, Any]]:
-    return await _kept("environments", _environments, settings)
+def _failed(task: asyncio.Task[Rows]) -> bool:
+    return task.cancelled() or task.exception() is not None
 
 
-async def _kept(name: str, look: Any, settings: Settings) -> list[dict[str, Any]]:
-    key = f"{name} {settings.home}"
-    if key not in _found or _found[key][0] + FRESH_S < time.monotonic():
-        _found[key] = (time.monotonic(), await asyncio.to_thread(look, settings))
-    return _found[key][1]
-
-
-def _engines(settings: Settings) -> list[dict[str, Any]]:
+def _engines(settings: Settings) -> Rows:
     rows = []
     for name in settings.engines or registry.names():
         missing = registry.why_not(name, settings)
@@ -58,7 +71,7 @@ def _engines(settings: Settings) -> list[dict[str, Any]]:
     return rows
 
 
-def _environments(settings: Settings) -> list[dict[str, Any]]:
+def _environments(settings: Settings) -> Rows:
     return [
         {
             "name": environment.name,

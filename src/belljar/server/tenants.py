@@ -42,6 +42,8 @@ class Quotas(BaseModel):
     """Kept sandboxes at once."""
     dataset_bytes: Count = 10 * GIB
     """Of all datasets."""
+    layers_bytes: Count = 5 * GIB
+    """Of the sets of packages that were built for it."""
     engines: tuple[str, ...] = ()
     """The walls it may choose; "auto" is then the first of them."""
     network_allowed: tuple[str, ...] | None = None

@@ -15,6 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from belljar import threads
 from belljar.engines.base import Capabilities, Control, Ground
 from belljar.engines.linux import cgroups, root
 from belljar.engines.making import Making
@@ -183,14 +184,14 @@ class GvisorEngine:
                 raise EngineUnavailable(
                     f"gVisor cannot be used here: {missing.why}", hint=missing.hint
                 )
-            self._runsc = await asyncio.to_thread(find, self._settings)
+            self._runsc = await threads.ENGINES.do(find, self._settings)
             self._folder = folder.Folder.claim(self._settings.home)
         return self._runsc
 
     async def _root(self, ground: Ground) -> Root:
         made = self._roots.get(ground.key)
         if made is None:
-            made = self._roots[ground.key] = await asyncio.to_thread(self._make_root, ground)
+            made = self._roots[ground.key] = await threads.ENGINES.do(self._make_root, ground)
         return made
 
     def _make_root(self, ground: Ground) -> Root:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import shutil
@@ -10,6 +9,7 @@ import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from belljar import threads
 from belljar.engines.base import Inside, Seen
 from belljar.engines.linux import cgroups
 from belljar.engines.linux.cgroups.removal import removed
@@ -103,7 +103,7 @@ class GvisorWall(DestroyedOnce):
                     os.waitpid(self._pid, os.WNOHANG)
             if self._group:
                 await removed(self._group, pauses_s=groups.PAUSES_S)
-            await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+            await threads.ENGINES.do(shutil.rmtree, self.folder, ignore_errors=True)
         finally:
             self._gone(self)
 

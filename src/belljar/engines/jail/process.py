@@ -10,6 +10,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from belljar import threads
 from belljar.engines.base import CannotMount, Doors, Mount, hosts_file
 from belljar.engines.linux import cgroups
 from belljar.engines.linux.answer import answer
@@ -91,7 +92,7 @@ class Zygote:
             ) from error
         finally:
             os.close(complaints)
-        await asyncio.get_running_loop().run_in_executor(None, process.wait)
+        await threads.ENGINES.do(process.wait)
         return cls(ours, pidfd, ids, **born["ready"])
 
     async def spawn(

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from belljar import threads
 from belljar.engines.base import Capabilities, Control, Ground, Inside, Seen
 from belljar.engines.linux import cgroups
 from belljar.engines.linux.cgroups.removal import removed
@@ -86,7 +87,7 @@ class MicrovmEngine:
                 os.lseek(state, 0, os.SEEK_SET)
                 inherited = [snapshot.ram, theirs.fileno(), their_talk.fileno(), state]
                 if ground.folder:
-                    disk = await asyncio.to_thread(disks.disk, ground.folder, self._settings)
+                    disk = await threads.ENGINES.do(disks.disk, ground.folder, self._settings)
                     inherited.append(os.open(disk.path, os.O_RDONLY | os.O_CLOEXEC))
                     passed.callback(os.close, inherited[-1])
                 entrances = group.open_entrances() if group else []
@@ -158,8 +159,8 @@ class MicrovmEngine:
         program = available.program(settings)
         built = image.locate(settings)
         assert program and built
-        await asyncio.to_thread(snapshots.sweep, settings)
-        self._version = await asyncio.to_thread(qemu_version, program)
+        await threads.ENGINES.do(snapshots.sweep, settings)
+        self._version = await threads.ENGINES.do(qemu_version, program)
         chosen = settings.microvm_accelerator
         if chosen == "auto":
             chosen = "kvm" if await accelerator.works(settings, built, program) else "tcg"
@@ -197,20 +198,20 @@ class MicrovmEngine:
             )
         disk = None
         if ground.folder:
-            disk = await asyncio.to_thread(disks.disk, ground.folder, self._settings)
+            disk = await threads.ENGINES.do(disks.disk, ground.folder, self._settings)
             kind = dataclasses.replace(kind, has_disk=True)
-        name = await asyncio.to_thread(snapshots.key, kind, built, ground)
-        found = await asyncio.to_thread(snapshots.load, self._settings, name)
+        name = await threads.ENGINES.do(snapshots.key, kind, built, ground)
+        found = await threads.ENGINES.do(snapshots.load, self._settings, name)
         if found is None:
             launcher = await self._ready_launcher(kind)
             ram, state = await make_snapshot(
                 launcher, kind, built, ground, disk, self._settings.defaults
             )
             try:
-                await asyncio.to_thread(snapshots.save, self._settings, name, ram=ram, state=state)
+                await threads.ENGINES.do(snapshots.save, self._settings, name, ram=ram, state=state)
             finally:
                 os.close(ram)
-            found = await asyncio.to_thread(snapshots.load, self._settings, name)
+            found = await threads.ENGINES.do(snapshots.load, self._settings, name)
         if found is None:
             raise EngineError(
                 "the snapshot was not kept", hint=f"is {self._settings.home} writable, with room?"

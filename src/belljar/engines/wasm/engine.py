@@ -13,6 +13,7 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
+from belljar import threads
 from belljar.engines.base import Capabilities, Control, Ground, Inside, Seen
 from belljar.engines.linux.pidfd import exited, kill
 from belljar.engines.making import DestroyedOnce, Making
@@ -139,7 +140,7 @@ class WasmEngine:
                 f"the engine 'wasm' needs more: {missing.why}", hint=missing.hint
             )
         if self._modules is None or (self._modules.done() and self._modules.exception()):
-            self._modules = asyncio.ensure_future(asyncio.to_thread(_modules, self._settings))
+            self._modules = asyncio.ensure_future(threads.ENGINES.do(_modules, self._settings))
         modules = await asyncio.shield(self._modules)
         return await Zygote.start(runtime, modules[runtime.name])
 

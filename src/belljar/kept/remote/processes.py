@@ -9,10 +9,13 @@ from typing import Any
 
 from belljar.client import results
 from belljar.client.connection import Connection, Told
-from belljar.errors import BelljarError, InvalidRequest, ServerRefused
+from belljar.errors import BelljarError, Busy, InvalidRequest, ServerRefused
 from belljar.kept.processes import SIGKILL, Process
 from belljar.model import Limits, Result
 
+PIECE = 1 << 20
+UNREAD_S = 0.1
+"""Until a program that has not read its standard input is asked again."""
 _STREAMS = {"stdout": 1, "stderr": 2}
 
 
@@ -68,8 +71,16 @@ class RemoteProcess(Process):
         return process
 
     async def write(self, data: str | bytes) -> None:
-        if data:
-            await self._say("stdin", {"data": results.content("stdin", data)})
+        """In pieces, each as soon as the server takes it."""
+        given = data.encode() if isinstance(data, str) else data
+        for start in range(0, len(given), PIECE):
+            said = {"data": results.content("stdin", given[start : start + PIECE])}
+            while self.running:
+                try:
+                    await self._say("stdin", said)
+                    break
+                except Busy:
+                    await asyncio.sleep(UNREAD_S)
 
     async def close_stdin(self) -> None:
         await self._say("stdin", {"close": True})

@@ -24,14 +24,18 @@ MOST_PROCESSES = 64
 EMPTY_S = 1.0
 _READ = 256 * 1024
 _MOST_READS = 16
-_MOST_WAITING = 8 << 20
+_TELL_BYTES = 1 << 20
+"""Of standard input: what was taken is told in amounts of this, and the host sends no more than it
+may have waiting here (`conversation.AHEAD_BYTES`)."""
 
 
 class Feed:
     """Standard input of a program: given as fast as it takes it."""
 
-    def __init__(self, keeper: Keeper, descriptor: int) -> None:
+    def __init__(self, keeper: Keeper, descriptor: int, ask: int) -> None:
         self._keeper = keeper
+        self._ask = ask
+        self._fed = 0
         self._descriptor = descriptor
         self._pending = bytearray()
         self._ends = False
@@ -42,10 +46,10 @@ class Feed:
     def take(self, data: bytes) -> None:
         """What the host sent; no bytes mean that no more will come."""
         if self._descriptor < 0:
+            self._tell(len(data))  # nobody will read it
             return
         if data:
             self._pending += data
-            del self._pending[_MOST_WAITING:]
         elif self.stays_open:
             self._pending += b"\4"  # as a person would say it
         else:
@@ -55,14 +59,16 @@ class Feed:
     def _push(self) -> None:
         try:
             while self._pending:
-                del self._pending[: os.write(self._descriptor, self._pending[:65536])]
+                count = os.write(self._descriptor, self._pending[:65536])
+                del self._pending[:count]
+                self._tell(count)
         except BlockingIOError:
             if not self._listening and not self.stays_open:
                 self._listening = True
                 self._keeper.listen(self._descriptor, self._push, select.POLLOUT)
             return
         except OSError:  # nobody reads any more
-            self._pending.clear()
+            self._drop()
             self._ends = True
         if self._listening:
             self._listening = False
@@ -70,7 +76,18 @@ class Feed:
         if self._ends:
             self.close()
 
+    def _tell(self, count: int) -> None:
+        self._fed += count
+        if self._fed >= _TELL_BYTES:
+            self._keeper.event(self._ask, fed=self._fed)
+            self._fed = 0
+
+    def _drop(self) -> None:
+        self._tell(len(self._pending))
+        self._pending.clear()
+
     def close(self) -> None:
+        self._drop()
         if self._descriptor >= 0 and not self.stays_open:
             if self._listening:
                 self._keeper.ignore(self._descriptor)
@@ -107,7 +124,7 @@ class Processes:
         runner = keeper.fork(terminal=ask["terminal"])
         if not os.read(runner.job, 1):
             raise Refused("os", "the process could not be prepared")
-        feed = Feed(keeper, runner.stdin)
+        feed = Feed(keeper, runner.stdin, ask["id"])
         feed.stays_open = ask["terminal"]
         process = _Process(ask, runner, feed)
         job = {

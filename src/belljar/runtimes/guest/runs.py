@@ -141,7 +141,9 @@ class Runs:
         stdin, ours = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(ours, False)
         order = {"code": ask["code"], "name": ask["name"], "run": ask["run"]}
-        cell = _Cell(ask["id"], ask["run"], ask["output_bytes"], Feed(self._keeper, ours))
+        cell = _Cell(
+            ask["id"], ask["run"], ask["output_bytes"], Feed(self._keeper, ours, ask["id"])
+        )
         try:
             self.tell({"cell": order}, (stdin,))
         except Refused:

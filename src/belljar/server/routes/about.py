@@ -5,7 +5,6 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from belljar.server import surveys
 from belljar.server.gate import visit_of
 from belljar.server.openapi import responses
 from belljar.server.schemas import EnginesAnswer, EnvironmentsAnswer, UsageAnswer
@@ -25,7 +24,7 @@ async def engines(request: Request) -> Response:
     server: Server = request.app.state.server
     tenant = visit_of(request).tenant
     allowed = tenant.quotas.engines if tenant else ()
-    found = await surveys.engines(server.settings.jar)
+    found = await server.surveys.engines()
     return JSONResponse(
         {"engines": [row for row in found if not allowed or row["name"] in allowed]}
     )
@@ -40,7 +39,7 @@ async def engines(request: Request) -> Response:
 )
 async def environments(request: Request) -> Response:
     server: Server = request.app.state.server
-    return JSONResponse({"environments": await surveys.environments(server.settings.jar)})
+    return JSONResponse({"environments": await server.surveys.environments()})
 
 
 @router.get(

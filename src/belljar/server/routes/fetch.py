@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from belljar import threads
 from belljar.fetching import fetch
 from belljar.fetching.fetch import MOST_BYTES, MOST_CHARACTERS, MOST_URL, TIMEOUT_S
 from belljar.model import Result
 from belljar.server import running
 from belljar.server.bodies import StrictRoute
+from belljar.server.gate import visit_of
 from belljar.server.openapi import responses
 from belljar.server.schemas_network import EgressOfRun, Rules, Secrets, rules, secrets
 from belljar.server.server import Server
+from belljar.server.strict import Strict
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["runs"])
 
 
-class FetchRequest(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class FetchRequest(Strict):
     url: Annotated[str, Field(max_length=MOST_URL)] = Field(examples=["https://example.com/page"])
     network: Rules = Field(
         default_factory=list, description="Where it and its redirects may lead; else its host."
@@ -78,5 +78,7 @@ async def fetch_page(asked: FetchRequest, request: Request) -> Response:
             timeout_s=asked.timeout_s,
         ),
     )
-    content = await asyncio.to_thread(json.dumps, page.to_dict())
+    tenant = visit_of(request).tenant
+    assert tenant is not None
+    content = await threads.JSON.do_for(tenant.name, json.dumps, page.to_dict())
     return Response(content.encode(), media_type="application/json")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from urllib.parse import parse_qs
 
@@ -10,7 +9,7 @@ from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from belljar.server import surveys
+from belljar import threads
 from belljar.server.errors import ApiError
 from belljar.server.gate import visit_of
 from belljar.server.openapi import responses
@@ -31,7 +30,7 @@ OPEN = {"x-open": True}
 )
 async def health(request: Request) -> Response:
     server: Server = request.app.state.server
-    engines = await surveys.engines(server.settings.jar)
+    engines = await server.surveys.engines()
     return _json(
         {
             "status": "ok",
@@ -78,7 +77,7 @@ async def metrics(request: Request) -> Response:
         raise ApiError(
             "forbidden", "this is for operators", hint="belljar keys add NAME --operator"
         )
-    content = await asyncio.to_thread(server.metrics.text, server)
+    content = await threads.STATE.do(server.metrics.text, server)
     return Response(content, media_type=CONTENT_TYPE_LATEST)
 
 

@@ -12,6 +12,7 @@ import structlog
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from belljar import threads
 from belljar.errors import EngineError, Unavailable
 from belljar.extras import install
 from belljar.model import Result
@@ -50,16 +51,13 @@ class Doors:
             refusal = ApiError("method_not_allowed", "send POST, or DELETE to end a session")
             refusal.headers = {"Allow": "POST, DELETE"}
             raise refusal
-        strict = StrictRequest(scope, receive, send)
-        try:
-            content = b""
-            if scope["method"] == "POST":
-                await strict.json()
-                content = await strict.body()
-            door = await self._door(server, visit.tenant)
-            await door.handle(scope, content, receive, send)
-        finally:
-            strict.forget()
+        content = b""
+        if scope["method"] == "POST":
+            strict = StrictRequest(scope, receive, send)
+            content = bytes(await strict.content())
+            await strict.json()
+        door = await self._door(server, visit.tenant)
+        await door.handle(scope, content, receive, send)
 
     async def close(self) -> None:
         for door in self._doors.values():
@@ -74,7 +72,7 @@ class Doors:
                         "this server has no MCP: its extra is not installed",
                         hint=install("mcp"),
                     )
-                make = await asyncio.to_thread(_load)
+                make = await threads.ENGINES.do(_load)
                 host = TenantHost(server, tenant)
                 door = make(host, body_bytes=server.settings.body_bytes)
                 self._doors[tenant.name] = door

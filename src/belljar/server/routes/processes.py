@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from belljar.errors import Busy
 from belljar.kept.processes import Process
 from belljar.model import Result
 from belljar.server import budget, running, streams
@@ -16,7 +17,7 @@ from belljar.server.gate import Visit, visit_of
 from belljar.server.openapi import responses
 from belljar.server.routes.sandboxes import ASKING, SENDING, owned_by, reply
 from belljar.server.sandboxes import Owned
-from belljar.server.schemas import RunAnswer, content
+from belljar.server.schemas import RunAnswer
 from belljar.server.schemas_kept import (
     DoneAnswer,
     ExecRequest,
@@ -32,6 +33,7 @@ from belljar.server.schemas_kept import (
 from belljar.server.server import Server
 from belljar.server.steps import noted
 from belljar.server.streams import EVENTS
+from belljar.server.strict import content
 
 router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}", route_class=StrictRoute, tags=["programs"])
 _STREAMED = {EVENTS: {"schema": {"type": "string"}}}
@@ -58,7 +60,7 @@ def shown(process: Process) -> dict[str, Any]:
 async def execute(sandbox_id: str, asked: ExecRequest, request: Request) -> Response:
     server, owned = owned_by(request, sandbox_id)
     options = asked.model_dump(exclude={"program", "stdin"})
-    options["stdin"] = content("stdin", asked.stdin)
+    options["stdin"] = content(asked.stdin)
 
     async def do() -> Result:
         async with noted(server, visit_of(request), owned, _words(asked)):
@@ -180,13 +182,19 @@ async def stdin(
     sandbox_id: str, process_id: int, asked: StdinRequest, request: Request
 ) -> Response:
     _, process = _process(request, sandbox_id, process_id)
-    return reply({"done": await feed(process, content("data", asked.data), close=asked.close)})
+    return reply({"done": await feed(process, content(asked.data), close=asked.close)})
 
 
 async def feed(process: Process, data: str | bytes, *, close: bool) -> bool:
     under_way = process.running
     if under_way and data:
-        await process.write(data)
+        given = data.encode() if isinstance(data, str) else data
+        if len(given) > process.room:
+            raise Busy(
+                f"the program has not read its standard input: {process.room} bytes more are taken",
+                hint="send less at once, or the same again when it has read",
+            )
+        await process.write(given)
     if under_way and close:
         await process.close_stdin()
     return under_way

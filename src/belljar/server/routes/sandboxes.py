@@ -18,7 +18,7 @@ from belljar.server.errors import ApiError
 from belljar.server.gate import visit_of
 from belljar.server.openapi import responses
 from belljar.server.sandboxes import Owned, described
-from belljar.server.schemas import RunAnswer, content
+from belljar.server.schemas import RunAnswer
 from belljar.server.schemas_kept import (
     CheckpointsAnswer,
     DoneAnswer,
@@ -36,6 +36,7 @@ from belljar.server.schemas_network import NetworkRequest, rules
 from belljar.server.server import Server
 from belljar.server.steps import Step, finished, noted
 from belljar.server.streams import EVENTS
+from belljar.server.strict import content
 
 router = APIRouter(prefix="/v1/sandboxes", route_class=StrictRoute, tags=["sandboxes"])
 T = TypeVar("T")
@@ -164,7 +165,7 @@ async def end(sandbox_id: str, request: Request) -> Response:
 async def run(sandbox_id: str, asked: StepRequest, request: Request) -> Response:
     server, owned = owned_by(request, sandbox_id)
     tell = streams.wanted(request)
-    options = {"timeout_s": asked.timeout_s, "stdin": content("stdin", asked.stdin)}
+    options = {"timeout_s": asked.timeout_s, "stdin": content(asked.stdin)}
     step = Step(server, visit_of(request), owned, asked.code, tell=tell, **options)
     if tell:
         return await streams.respond(server, request, happening(step, owned), gone=step.abandon)

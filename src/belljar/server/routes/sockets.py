@@ -21,18 +21,21 @@ from fastapi import APIRouter, WebSocket
 from pydantic import Field, TypeAdapter, ValidationError
 from starlette.websockets import WebSocketDisconnect
 
+from belljar import threads
 from belljar.kept.processes import Process
 from belljar.server import schemas_kept as schemas
-from belljar.server.bodies import parse
+from belljar.server.bodies import COPIES, IN_PLACE_BYTES, parse
+from belljar.server.budget import Hold, weight
 from belljar.server.errors import ApiError, answer
 from belljar.server.gate import Visit
 from belljar.server.routes.processes import feed, output_of, start_program
 from belljar.server.routes.sandboxes import happening
 from belljar.server.sandboxes import Owned
-from belljar.server.schemas import Text, content
+from belljar.server.schemas import Text
 from belljar.server.server import Server
 from belljar.server.steps import Step
 from belljar.server.streams import Told, text_of
+from belljar.server.strict import Strict, content, refusal
 
 router = APIRouter()
 
@@ -45,7 +48,7 @@ LOOK_S = 2.0
 """How often it is asked whether the key is still one."""
 
 
-class _Message(schemas.Strict):
+class _Message(Strict):
     id: Text = ""
 
 
@@ -112,6 +115,7 @@ class Talk:
         self._server = server
         self._visit = visit
         self._owned = owned
+        self._tenant = owned.tenant
         self._websocket = websocket
         self._patience_s = server.settings.send_timeout_s
         self._out = Outbox()
@@ -165,21 +169,35 @@ class Talk:
             if not self._visit.still_valid():
                 return POLICY
             identity = ""
+            held = self._server.bodies.hold(self._tenant)
             try:
-                given = parse((received.get("text") or "").encode())
+                given, size = await self._read(received.get("text") or "")
                 if isinstance(given, dict) and isinstance(given.get("id"), str):
                     identity = given["id"][:64]
-                await self._take(_read(given))
+                message = _message(given)
+                held.grow(size)
+                if not await self._take(message, held):
+                    held()
             except Exception as error:
+                held()
                 await self._fail(identity, error)
 
-    async def _take(self, message: Message) -> None:
+    async def _read(self, text: str) -> tuple[Any, int]:
+        """What came, and what it will take if something is begun with it."""
+        if len(text) <= IN_PLACE_BYTES:
+            return parse(text.encode()), 2 * len(text)
+        return await threads.JSON.do_for(self._tenant.name, _weighed, text)
+
+    async def _take(self, message: Message, held: Hold) -> bool:
+        """True: something is under way that keeps what was `held` for it."""
         box = self._owned.box
         match message:
             case Run():
-                self._begin(self._run(message))
+                self._begin(self._run(message), held)
+                return True
             case Start():
-                self._begin(self._start(message))
+                self._begin(self._start(message), held)
+                return True
             case Interrupt():
                 box.interrupt()
             case Kill():
@@ -188,7 +206,7 @@ class Talk:
                 box.extend(message.seconds)
             case Stdin():
                 process = self._owned.programs.find(message.process_id)
-                await feed(process, content("data", message.data), close=message.close)
+                await feed(process, content(message.data), close=message.close)
             case Signal():
                 await self._owned.programs.find(message.process_id).kill(message.number)
             case Resize():
@@ -196,8 +214,9 @@ class Talk:
                 await process.resize(message.rows, message.columns)
             case Ping():
                 await self._say(message.id, ("pong", {}))
+        return False
 
-    def _begin(self, work: Any) -> None:
+    def _begin(self, work: Any, held: Hold) -> None:
         if len(self._under_way) >= AT_ONCE:
             work.close()
             raise ApiError(
@@ -206,9 +225,10 @@ class Talk:
         task = asyncio.create_task(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
+        task.add_done_callback(lambda _: held())
 
     async def _run(self, message: Run) -> None:
-        options = {"timeout_s": message.timeout_s, "stdin": content("stdin", message.stdin)}
+        options = {"timeout_s": message.timeout_s, "stdin": content(message.stdin)}
         with self._turn() as visit:
             step = Step(self._server, visit, self._owned, message.code, tell=True, **options)
             try:
@@ -254,7 +274,8 @@ class Talk:
         if name == "sandbox":
             said = {"sandbox": said}  # it has an id of its own
         more = {"type": name, "id": identity, **more}
-        await self._out.put(await text_of(self._server, visit or self._visit, said, **more))
+        async with text_of(self._server, visit or self._visit, said, **more) as text:
+            await self._out.put(text)
 
 
 class Outbox:
@@ -291,10 +312,13 @@ class Outbox:
         return few or not self._texts
 
 
-def _read(given: Any) -> Message:
+def _weighed(text: str) -> tuple[Any, int]:
+    found = parse(text.encode())
+    return found, COPIES * weight(found)
+
+
+def _message(given: Any) -> Message:
     try:
         return _MESSAGE.validate_python(given)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ApiError("invalid_request", f"{place}: {first['msg']}"[:300]) from None
+        raise refusal(error) from None

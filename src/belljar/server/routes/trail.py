@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import JSONResponse, Response
 
+from belljar import threads
 from belljar.server.bodies import StrictRoute
 from belljar.server.errors import ApiError
 from belljar.server.gate import visit_of
@@ -44,13 +44,14 @@ async def trail(
 ) -> Response:
     server: Server = request.app.state.server
     whose = _whose(request, tenant or None)
-    found = await asyncio.to_thread(
+    found = await threads.READING.do_for(
+        _asking(request),
         lambda: server.trail().recent(
             tenant=whose, status=status, before_seq=before_seq, limit=limit, most_bytes=MOST_BYTES
-        )
+        ),
     )
     lines = [one.to_dict() for one in found]
-    return await asyncio.to_thread(JSONResponse, {"lines": lines})
+    return await threads.JSON.do_for(_asking(request), JSONResponse, {"lines": lines})
 
 
 @router.get(
@@ -74,10 +75,11 @@ async def egress(
 ) -> Response:
     server: Server = request.app.state.server
     whose = _whose(request, tenant or None)
-    found = await asyncio.to_thread(
+    found = await threads.READING.do_for(
+        _asking(request),
         lambda: server.trail().egress(
             id_=execution_id, tenant=whose, verdict=verdict, before_seq=before_seq, limit=limit
-        )
+        ),
     )
     return JSONResponse({"lines": found})
 
@@ -95,10 +97,19 @@ async def entry(
 ) -> Response:
     server: Server = request.app.state.server
     whose = _whose(request, None)
-    found = await asyncio.to_thread(lambda: server.trail().find(execution_id, tenant=whose))
+    found = await threads.READING.do_for(
+        _asking(request), lambda: server.trail().find(execution_id, tenant=whose)
+    )
     if found is None:
         raise ApiError("not_found", "there is no such execution")
     return JSONResponse(found.to_dict())
+
+
+def _asking(request: Request) -> str:
+    """Whose share of the threads this takes."""
+    tenant = visit_of(request).tenant
+    assert tenant is not None
+    return tenant.name
 
 
 def _whose(request: Request, asked: str | None) -> str | None:

@@ -1,0 +1,72 @@
+"""Threads by purpose: what is slow in one way never waits for what is slow in another.
+
+asyncio has one executor for a whole process. A few package builds took all of its threads, and
+reading the keys again, uploads and large bodies waited behind them for as long as they took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import ParamSpec, TypeVar
+from weakref import WeakValueDictionary
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Threads:
+    """At most `most` threads for one purpose, started when they are needed. Of one name (a tenant)
+    at most `each` are at work, and the rest of what it asks for waits without a thread."""
+
+    def __init__(self, name: str, most: int, *, each: int) -> None:
+        self._executor = ThreadPoolExecutor(most, thread_name_prefix=f"belljar-{name}")
+        self._each = each
+        self._shares: WeakValueDictionary[tuple[int, str], asyncio.Semaphore] = (
+            WeakValueDictionary()
+        )
+
+    async def do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """`work` in one of the threads. It goes on if whoever waits is cancelled."""
+        return await asyncio.wrap_future(self._executor.submit(work, *args, **kwargs))
+
+    async def do_for(
+        self, whose: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """As `do`, within the share of `whose`."""
+        loop = asyncio.get_running_loop()
+        key = (id(loop), whose)
+        share = self._shares.get(key)
+        if share is None:
+            share = self._shares[key] = asyncio.Semaphore(self._each)
+        await share.acquire()
+
+        def ended(_: Future[T]) -> None:
+            # Not when the caller goes: the thread is taken until the work is done.
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(share.release)
+
+        try:
+            future = self._executor.submit(work, *args, **kwargs)
+        except BaseException:
+            share.release()
+            raise
+        future.add_done_callback(ended)
+        return await asyncio.wrap_future(future)
+
+
+STATE = Threads("state", 2, each=2)
+"""Keys, quotas and CPU seconds of a server: read every second, whatever else is going on."""
+READING = Threads("reading", 4, each=2)
+"""Questions to the trail."""
+JSON = Threads("json", 4, each=1)
+"""Large bodies and answers. They keep the interpreter to themselves most of the time, so that two
+of one tenant would be felt by everybody."""
+FILES = Threads("files", 8, each=4)
+"""Contents of files: uploads, inputs, what is written to the host."""
+ENGINES = Threads("engines", 8, each=8)
+"""What engines prepare and look at: programs, images, disks."""
+BUILDS = Threads("builds", 8, each=2)
+"""Environments and sets of packages, which take minutes."""
