@@ -60,7 +60,7 @@ class Threads:
 STATE = Threads("state", 2, each=2)
 """Keys, quotas and CPU seconds of a server: read every second, whatever else is going on."""
 READING = Threads("reading", 4, each=2)
-"""Questions to the trail."""
+"""The trail: opening it, questions to it."""
 JSON = Threads("json", 4, each=1)
 """Large bodies and answers. They keep the interpreter to themselves most of the time, so that two
 of one tenant would be felt by everybody."""

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from belljar import threads
 from belljar.errors import Busy, Closed, InvalidRequest, TrailError
 from belljar.model import Caller, Request, Result
 from belljar.settings import Settings
@@ -215,7 +216,7 @@ class Recorders:
         if not self._settings.trail:
             return Recorder(None, self._settings, caller)
         if self._book is None or (self._book.done() and self._book.exception()):
-            self._book = asyncio.ensure_future(asyncio.to_thread(_open, self._settings))
+            self._book = asyncio.ensure_future(threads.READING.do(_open, self._settings))
         book = await asyncio.shield(self._book)
         return Recorder(book, self._settings, caller, sandbox=sandbox)
 
@@ -229,7 +230,7 @@ class Recorders:
 
     async def close(self) -> None:
         if self._book and (await asyncio.wait([self._book])) and not self._book.exception():
-            await asyncio.to_thread(self._book.result().close)
+            await threads.READING.do(self._book.result().close)
 
 
 def _open(settings: Settings) -> Writer:
