@@ -151,7 +151,8 @@ class Service:
         )
         pool, reason = self._walls.find(request.engine, wanted)
         engine = pool.engine
-        verdict, usage = await self._filter(decision, pool, entry)
+        verdict, usage = await self._filter(decision, pool, entry, on_usage)
+        on_usage = _on_top_of(usage, on_usage)
         if verdict.denied:
             denied = _denied(decision, verdict.findings, verdict.reason, started)
             return dataclasses.replace(denied, usage=usage)
@@ -348,10 +349,10 @@ class Service:
         return sets
 
     async def _filter(
-        self, decision: Decision, pool: Pool, entry: Entry
+        self, decision: Decision, pool: Pool, entry: Entry, on_usage: OnUsage | None
     ) -> tuple[static_filter.Verdict, Usage]:
         """Hostile source is parsed in a sandbox like any other, never in this process; and what
-        that takes is the caller's."""
+        that takes is the caller's, also if nothing else comes to run."""
         request = decision.request
         if decision.filter == "off":
             return _UNFILTERED
@@ -363,7 +364,13 @@ class Service:
         )
         ground = await self._ground(pool, BASE, "")
         order = execution.order(reading, ground, pool.engine.interpreter)
-        outcome, _ = await self._execute(pool, ground, order, entry)
+        outcome, _ = await self._execute(pool, ground, order, entry, on_usage=on_usage)
+        entry.usage = outcome.usage
+        if on_usage:
+            try:
+                on_usage(outcome.usage)
+            except Exception as error:
+                raise CallbackFailed(error) from error
         told = outcome.stdout.decode("utf-8", "replace")
         verdict = static_filter.judge(static_filter.parse(told), decision.filter)
         return verdict, outcome.usage
@@ -411,6 +418,17 @@ class Service:
 
     def _freed(self, _: object) -> None:
         self._slots.release()
+
+
+def _on_top_of(before: Usage, on_usage: OnUsage | None) -> OnUsage | None:
+    """Tells what a run uses together with what was used before it."""
+    if on_usage is None or not before.cpu_ms:
+        return on_usage
+
+    def told(usage: Usage) -> None:
+        on_usage(dataclasses.replace(usage, cpu_ms=usage.cpu_ms + before.cpu_ms))
+
+    return told
 
 
 def _denied(

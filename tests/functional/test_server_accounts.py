@@ -310,3 +310,16 @@ def test_p2_a_server_that_cannot_write_its_trail_says_so(
             assert verdict.sound and not verdict.open
             statuses = [one.status for one in trail.recent()]
             assert sorted(statuses) == ["lost", "ok", "refused"]
+
+
+def test_f2_what_the_filter_took_is_charged_when_nothing_else_runs(server: Served) -> None:
+    """It runs before limits are compared with what the code needs."""
+    key = key_for(server, "filtered", "cpu_s_per_day=100")
+    asked = {"filter": "warn", "language_level": "restricted", "disk_bytes": 1_000_000}
+    code = "\n".join(["a.b.c(d)(e)[f]"] * 6000)
+    answer = server.ask("POST", "/v1/runs", {"code": code, **asked}, key=key)
+    assert answer.status == 400 and answer.json()["error"]["code"] == "limit_exceeded"
+    until(lambda: used_s(server, key) > 0.05)
+    with Trail(f"sqlite:///{server.home}/trail/trail.db") as trail:
+        end = trail.recent(tenant="filtered", status="refused")[0].end
+        assert end and end["usage"]["cpu_ms"] > 50

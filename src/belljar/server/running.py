@@ -58,7 +58,8 @@ async def run(
             server.metrics.queued_seconds.observe(time.perf_counter() - arrived)
             begun = True
             meter = Meter(tenant, limits.cpus)
-            if "on_usage" in live or tenant.quotas.cpu_s_per_day:
+            watched = tenant.quotas.cpu_s_per_day or chosen.get("filter")
+            if "on_usage" in live or watched:
                 live["on_usage"] = meter.watching(live.get("on_usage"))
             work = execute or server.jar.run
             result = await work(code, **chosen, **live, caller=caller(visit))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from belljar import threads
 from belljar.errors import Busy, Closed, InvalidRequest, TrailError
-from belljar.model import Caller, Request, Result
+from belljar.model import Caller, Request, Result, Usage
 from belljar.settings import Settings
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class Entry:
         """Which line the attempt became; the book's to set."""
         self.slow = False
         """A line of it was made on another thread; the book's, to keep their order."""
+        self.usage: Usage | None = None
+        """What was used so far, should it end without a result."""
         self.tenant = tenant
         self._sandbox = sandbox
         self._book = book
@@ -122,6 +124,8 @@ class Entry:
         from belljar.trail import records
 
         told = records.ended(_status(error), error=_name(error))
+        if self.usage:
+            told["usage"] = records.used(self.usage)
         if isinstance(error, Exception) and not isinstance(error, TrailError):
             await self._last(told)
         else:

@@ -14,7 +14,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
-from belljar.model import Caller, Limits, Request, Result
+from belljar.model import Caller, Limits, Request, Result, Usage
 from belljar.network import Allow, Egress, Secret
 
 GENESIS = "0" * 64
@@ -243,7 +243,6 @@ def asked(
 
 def answered(result: Result) -> dict[str, Any]:
     """The end of something that has a result: what the caller is told, as it is told."""
-    usage = result.usage
     line: dict[str, Any] = {
         "status": result.status,
         "exit_code": result.exit_code,
@@ -251,11 +250,7 @@ def answered(result: Result) -> dict[str, Any]:
         "engine": result.engine,
         "environment": result.environment,
         "isolation": {text(name): text(how) for name, how in result.isolation.items()},
-        "usage": {
-            "cpu_ms": number(round(usage.cpu_ms, 3)),
-            "peak_memory_bytes": number(usage.peak_memory_bytes),
-            "peak_processes": number(usage.peak_processes),
-        },
+        "usage": used(result.usage),
         "duration_ms": number(round(result.duration_ms, 3)),
         "stdout_sha256": sha256(result.stdout) if result.stdout else None,
         "stderr_sha256": sha256(result.stderr) if result.stderr else None,
@@ -284,6 +279,14 @@ def tried(egress: Egress, **more: Any) -> dict[str, Any]:
             name = "http_status" if item.name == "status" else item.name
             line[name] = text(value, 1000) if isinstance(value, str) else number(value)
     return line | {name: plain(value) for name, value in more.items() if value}
+
+
+def used(usage: Usage) -> dict[str, Any]:
+    return {
+        "cpu_ms": number(round(usage.cpu_ms, 3)),
+        "peak_memory_bytes": number(usage.peak_memory_bytes),
+        "peak_processes": number(usage.peak_processes),
+    }
 
 
 def ended(status: str, **more: Any) -> dict[str, Any]:
