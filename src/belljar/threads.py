@@ -7,30 +7,42 @@ reading the keys again, uploads and large bodies waited behind them for as long 
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import ParamSpec, TypeVar
-from weakref import WeakValueDictionary
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Threads:
-    """At most `most` threads for one purpose, started when they are needed. Of one name (a tenant)
-    at most `each` are at work, and the rest of what it asks for waits without a thread."""
+    """At most `most` threads for one purpose, started when they are needed, and gone when there is
+    nothing to do. Of one name (a tenant) at most `each` are at work, and the rest of what it asks
+    for waits without a thread."""
 
     def __init__(self, name: str, most: int, *, each: int) -> None:
-        self._executor = ThreadPoolExecutor(most, thread_name_prefix=f"belljar-{name}")
+        self._name = name
+        self._most = most
         self._each = each
-        self._shares: WeakValueDictionary[tuple[int, str], asyncio.Semaphore] = (
-            WeakValueDictionary()
+        self._forget()
+        _all.add(self)
+
+    def _forget(self) -> None:
+        """Whatever is under way: in a child after a fork its threads are not there."""
+        self._executor: ThreadPoolExecutor | None = None
+        self._under_way = 0
+        self._turn = threading.Lock()
+        self._shares: weakref.WeakValueDictionary[tuple[int, str], asyncio.Semaphore] = (
+            weakref.WeakValueDictionary()
         )
 
     async def do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """`work` in one of the threads. It goes on if whoever waits is cancelled."""
-        return await asyncio.wrap_future(self._executor.submit(work, *args, **kwargs))
+        return await asyncio.wrap_future(self._submit(work, *args, **kwargs))
 
     async def do_for(
         self, whose: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
@@ -49,13 +61,40 @@ class Threads:
                 loop.call_soon_threadsafe(share.release)
 
         try:
-            future = self._executor.submit(work, *args, **kwargs)
+            future = self._submit(work, *args, **kwargs)
         except BaseException:
             share.release()
             raise
         future.add_done_callback(ended)
         return await asyncio.wrap_future(future)
 
+    def _submit(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        with self._turn:
+            if self._executor is None:
+                name = f"belljar-{self._name}"
+                self._executor = ThreadPoolExecutor(self._most, thread_name_prefix=name)
+            future = self._executor.submit(work, *args, **kwargs)
+            self._under_way += 1
+        future.add_done_callback(self._ended)
+        return future
+
+    def _ended(self, _: Future[Any]) -> None:
+        with self._turn:
+            self._under_way -= 1
+            if not self._under_way and self._executor:
+                self._executor.shutdown(wait=False)
+                self._executor = None
+
+
+_all: weakref.WeakSet[Threads] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for threads in list(_all):
+        threads._forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 STATE = Threads("state", 2, each=2)
 """Keys, quotas and CPU seconds of a server: read every second, whatever else is going on."""

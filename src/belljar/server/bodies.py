@@ -39,7 +39,7 @@ MOST_PIECES = 25_000
 """Values, keys and brackets in one body."""
 DEEPEST = 32
 _READ_OFF = 4 << 20
-"""So much of a body that is too large is read all the same: else its sender would see a broken
+"""So much of a body that is refused is read all the same: else its sender would see a broken
 connection and not the answer."""
 _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 """Never tried twice from the same place, and one that does not end goes to the end: else a body
@@ -142,33 +142,45 @@ class StrictRequest(Request):
         declared = self.headers.get("content-length", "")
         announced = int(declared) if declared.isdigit() else 0
         if announced > most + _READ_OFF:
-            _too_large(most)
-        too_large = announced > most
-        if not too_large:
-            self._held.grow(COPIES * announced)  # all of it: half a body is of no use to anybody
-        unread = _READ_OFF
+            raise _too_large(most)
+        refused: ApiError | None = None
         content = bytearray()
+        unread = _READ_OFF
+        try:
+            self._take(content, b"", announced)
+        except ApiError as error:
+            refused = error
         try:
             async with asyncio.timeout(server.settings.body_timeout_s):
                 async for part in self.stream():
-                    too_large = too_large or len(content) + len(part) > most
-                    if too_large:
+                    if refused is None:
+                        try:
+                            self._take(content, part, announced)
+                        except ApiError as error:
+                            refused, content = error, bytearray()
+                    else:
                         unread -= len(part)
                         if unread < 0:
                             break
-                        continue
-                    content += part
-                    if len(content) > announced:
-                        self._held.become(COPIES * len(content))
         except TimeoutError:
             raise ApiError(
                 "too_slow", "the body took too long to arrive", hint="send it faster"
             ) from None
         except ClientDisconnect:
             raise ApiError("client_gone", "the client has gone") from None
-        if too_large:
-            _too_large(most)
+        if refused:
+            raise refused
         return content
+
+    def _take(self, content: bytearray, part: bytes, announced: int) -> None:
+        """One part more, if there is room. Room for all that was announced is taken at once: half a
+        body is of no use to anybody."""
+        most = self._server.settings.body_bytes
+        size = max(announced, len(content) + len(part))
+        if size > most:
+            raise _too_large(most)
+        self._held.become(COPIES * size)
+        content += part
 
 
 def _understood(content: bytes | bytearray, model: type[BaseModel] | None) -> Any:
@@ -200,8 +212,8 @@ def _check_query(query: bytes, known: set[str]) -> None:
         raise ApiError("invalid_request", "a parameter stands twice in the query")
 
 
-def _too_large(most: int) -> NoReturn:
-    raise ApiError(
+def _too_large(most: int) -> ApiError:
+    return ApiError(
         "body_too_large",
         f"the body is larger than {most} bytes",
         hint="the most is the operator's setting body_bytes",
