@@ -323,3 +323,30 @@ def test_f2_what_the_filter_took_is_charged_when_nothing_else_runs(server: Serve
     with Trail(f"sqlite:///{server.home}/trail/trail.db") as trail:
         end = trail.recent(tenant="filtered", status="refused")[0].end
         assert end and end["usage"]["cpu_ms"] > 50
+
+
+def test_f2_describing_a_dataset_is_charged_and_ended_like_a_run(server: Served) -> None:
+    key = key_for(server, "describer", "cpu_s_per_day=1")
+    rows = "\n".join(f"{n},{n * 7},abc" for n in range(700_000)).encode()
+    headers = {"Content-Type": "application/octet-stream"}
+    made = server.ask("POST", "/v1/datasets?name=a.csv", rows, key=key, headers=headers)
+    path = f"/v1/datasets/{made.json()['id']}/description"
+    statuses = set()
+    for _ in range(20):  # none is remembered before it has ended
+        answer = server.ask("GET", path, key=key)
+        statuses.add(answer.status)
+        if answer.status == 429:
+            break
+        server.ask("DELETE", path.removesuffix("/description"), key=key)
+        made = server.ask("POST", "/v1/datasets?name=a.csv", rows, key=key, headers=headers)
+        path = f"/v1/datasets/{made.json()['id']}/description"
+    assert 429 in statuses
+    assert used_s(server, key) >= 1
+    rid = "a-refused-description"
+    server.ask("GET", path, key=key, headers={"X-Request-ID": rid})
+    with Trail(f"sqlite:///{server.home}/trail/trail.db") as trail:
+        until(
+            lambda: any(
+                one.attempt.get("request_id") == rid for one in trail.recent(tenant="describer")
+            )
+        )

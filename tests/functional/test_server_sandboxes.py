@@ -196,6 +196,21 @@ def test_s4_quotas_of_sandboxes_and_of_their_memory(server: Served, shared: Box)
         pass  # what was given back can be had again
 
 
+def test_s4_a_sandbox_counts_until_its_branches_have_ended(server: Served, shared: Box) -> None:
+    """Its walls stand until then, with all that was written inside them."""
+    box = Box(server, memory_bytes=256 << 20)
+    for _ in range(2):  # an heir after the other
+        (branch,) = box.ask("POST", "/fork", {}).json()["sandboxes"]
+        assert box.ask("DELETE").status == 200
+        box.id = branch["id"]
+    refused = box.ask("POST", "/fork", {})
+    assert (refused.status, code_of(refused)) == (429, "quota_exceeded")
+    assert "branches" in refused.json()["error"]["hint"]
+    assert box.ask("DELETE").status == 200
+    with made(server, memory_bytes=2 << 30):
+        pass  # all of it was given back
+
+
 # -- runs ------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from belljar.errors import (
     SandboxFileExists,
     SandboxFileMissing,
     ServerRefused,
+    TrailError,
 )
 
 _FILE = "sandbox_file_"
@@ -44,6 +45,9 @@ def refusal(status: int, told: Any, *, retry_after: str = "") -> BelljarError:
     if code.startswith(_FILE):
         kind = code.removeprefix(_FILE)
         return _FILES.get(kind, SandboxFileError)(message, hint=hint, kind=kind)
+    if code == "trail_error":
+        # What may be asked again has not run.
+        return TrailError(message, hint=hint, ran=error.get("retryable") is not True)
     if code in _CLASSES:
         return _CLASSES[code](message, hint=hint)
     return ServerRefused(

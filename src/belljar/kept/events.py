@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from belljar.model import Output, Result, Usage
@@ -36,3 +37,13 @@ class Ended:
 
 
 Event = Printed | Shown | Used | Progress | Ended
+
+
+def telling(on_usage: Callable[[Usage], None]) -> Callable[[Event], None]:
+    """For whoever wants to hear of that alone."""
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Used):
+            on_usage(event.usage)
+
+    return on_event

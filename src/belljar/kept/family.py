@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from belljar.conversation import Refusal
 from belljar.errors import SandboxLost
 from belljar.holding import Held
@@ -13,14 +15,18 @@ class Family:
     """A sandbox and those branches of it that still live, inside its walls: the walls of one that
     was closed stand until the last of them is gone, and nothing else is left within them."""
 
-    def __init__(self, held: Held, parent: Family | None = None) -> None:
+    def __init__(
+        self, held: Held, on_fall: Callable[[], None], parent: Family | None = None
+    ) -> None:
+        """`on_fall`: called when its walls have fallen."""
         self._held = held
+        self._on_fall = on_fall
         self._parent = parent
         self._inside: set[Family] = set()
         self._left = False
 
-    def branch(self, held: Held) -> Family:
-        found = Family(held, self)
+    def branch(self, held: Held, on_fall: Callable[[], None]) -> Family:
+        found = Family(held, on_fall, self)
         self._inside.add(found)
         return found
 
@@ -35,9 +41,12 @@ class Family:
             pass
 
     async def _fall(self) -> None:
-        await self._held.release()
-        parent = self._parent
-        if parent:
-            parent._inside.discard(self)
-            if parent._left and not parent._inside:
-                await parent._fall()
+        try:
+            await self._held.release()
+        finally:
+            self._on_fall()
+            parent = self._parent
+            if parent:
+                parent._inside.discard(self)
+                if parent._left and not parent._inside:
+                    await parent._fall()

@@ -56,7 +56,9 @@ class Sandbox:
         self.sandbox_id = secrets.token_hex(16)
         """Cannot be guessed: for a server it is the name of the sandbox."""
         self.on_end: Callable[[], None] | None = None
-        """Called once, when nothing of it is left."""
+        """Called once, when it can do nothing more."""
+        self.on_fall: Callable[[], None] | None = None
+        """Called once, when its walls have fallen: after its end, if branches live inside them."""
         self.before_end: Callable[[], object] | None = None
         """Called once, while its wall still stands."""
         self.maximum_s: float | None = None
@@ -92,7 +94,7 @@ class Sandbox:
             sandbox_id=self.sandbox_id,
             maximum_s=self.maximum_s,
         )
-        self._family = Family(held)
+        self._family = Family(held, self._fallen)
         self._lifetime.begin(self._destroy)
         try:
             if self.ended:
@@ -344,7 +346,7 @@ class Sandbox:
         child._own_jar = False
         child._options = self._options
         child._held = other
-        child._family = self._family.branch(other)
+        child._family = self._family.branch(other, child._fallen)
         child._lifetime.begin(child._destroy)
         try:
             await setup.move_in(held, other, branch, self._options, at=at)
@@ -374,6 +376,10 @@ class Sandbox:
             await self._jar.close()
         if self.on_end:
             self.on_end()
+
+    def _fallen(self) -> None:
+        if self.on_fall:
+            self.on_fall()
 
     def _quiet_s(self) -> float:
         assert self._held is not None

@@ -45,7 +45,7 @@ async def once(
     try:
         if on_usage:
             on_usage(Usage())  # from here on it may use something
-        result = await box.run(code, on_event=_telling(on_usage) if on_usage else None)
+        result = await box.run(code, on_event=events.telling(on_usage) if on_usage else None)
         given = {f"{PLACES[0]}/{name}" for name in chosen.get("files") or ()}
         found: list[OutputFile] = []
         warnings = result.warnings
@@ -63,14 +63,6 @@ async def once(
         run_id=None,
         state_kept=None,
     )
-
-
-def _telling(on_usage: Callable[[Usage], None]) -> Callable[[events.Event], None]:
-    def on_event(event: events.Event) -> None:
-        if isinstance(event, events.Used):
-            on_usage(event.usage)
-
-    return on_event
 
 
 def _with_the_rest(usage: Usage, cpu_ms: float | None) -> Usage:

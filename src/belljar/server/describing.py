@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
+from starlette.requests import Request
 
+from belljar.kept import events
 from belljar.kept.sandbox import Sandbox
-from belljar.model import MIB, Caller
-from belljar.policy.limits import requested_limits
+from belljar.model import MIB, Result
+from belljar.receiver import OnUsage
 from belljar.server import describing_inside, running
+from belljar.server.gate import visit_of
 from belljar.server.schemas_kept import DescriptionAnswer
 from belljar.server.tenants import Tenant
 from belljar.settings import Settings
@@ -25,24 +28,21 @@ PROGRAM = Path(describing_inside.__file__).read_text()
 
 
 async def describe(
-    server: Server, tenant: Tenant, path: Path, name: str, caller: Caller
+    server: Server, request: Request, path: Path, name: str
 ) -> tuple[dict[str, Any], bool]:
     """As one of the tenant's runs; and whether it is worth keeping."""
+    tenant = visit_of(request).tenant
+    assert tenant is not None  # the gate lets nobody else in
     chosen = options(tenant, server.settings.jar)
     code = f"{PROGRAM}\nmain('/data/input/dataset', {name!r}, {chosen['timeout_s'] / 2})\n"
-    tenant.start()
-    box = Sandbox(server.jar, **chosen, checkpoints=0, inputs={"dataset": path}, caller=caller)
-    box.maximum_s = chosen["timeout_s"]
-    async with server.admission.place(tenant, memory_bytes=chosen["memory_bytes"]), box:
-        cpus = requested_limits(server.settings.jar, {"cpus": chosen.get("cpus")}).cpus
-        meter = running.Meter(tenant, cpus)
-        try:
-            result = await box.run(code)
-        except BaseException:
-            meter.broke_off()
-            raise
-        meter.ended(result)
-    server.metrics.ended(tenant.name, result)
+
+    async def look(code: str, *, on_usage: OnUsage | None = None, **more: Any) -> Result:
+        box = Sandbox(server.jar, **more, checkpoints=0, inputs={"dataset": path})
+        box.maximum_s = chosen["timeout_s"]
+        async with box:
+            return await box.run(code, on_event=events.telling(on_usage) if on_usage else None)
+
+    result = await running.run(server, request, code, chosen, execute=look)
     try:
         found = DescriptionAnswer.model_validate_json(result.stdout)
     except ValidationError:

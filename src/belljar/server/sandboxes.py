@@ -65,6 +65,8 @@ class Owned:
         self.ground = ("", "", "")
         """Engine, environment and language."""
         self.programs = Programs(box, lambda: hold_output(budget.of_program(limits)))
+        self.stands = True
+        """Its walls do, with the files in them: after its end, too, while branches live there."""
         self._release = release
         self._turn = asyncio.Lock()
         self._waiting = 0
@@ -157,9 +159,11 @@ class Owned:
         self.cut_off = True
         self.box.kill()
 
-    def release(self) -> None:
-        self._release()
-        self.programs.forget()
+    def fallen(self) -> None:
+        """Nothing of it is left: what it took is given back."""
+        if self.stands:
+            self.stands = False
+            self._release()
 
 
 class Book:
@@ -169,6 +173,8 @@ class Book:
         self._server = server
         self._living: dict[str, Owned] = {}
         self._opening: set[Owned] = set()
+        self._standing: set[Owned] = set()
+        """Those that have ended and whose walls stand."""
         self._making: dict[str, int] = {}
         """How many are being made, by tenant."""
         self._ended: OrderedDict[str, tuple[str, str]] = OrderedDict()
@@ -301,17 +307,20 @@ class Book:
 
     @contextlib.contextmanager
     def _room(self, tenant: Tenant, count: int) -> Any:
-        """Those that are being made count, too."""
+        """Those that are being made count, too, and those that have ended before their branches."""
         making = self._making.get(tenant.name, 0)
         most = tenant.quotas.sandboxes
-        if most and len(self.of(tenant)) + making + count > most:
+        standing = sum(owned.tenant.name == tenant.name for owned in self._standing)
+        if most and len(self.of(tenant)) + standing + making + count > most:
             raise ApiError(
                 "quota_exceeded",
                 f"{most} sandboxes at once are this key's quota",
-                hint="end one with DELETE /v1/sandboxes/ID",
+                hint="end one with DELETE /v1/sandboxes/ID; it counts until its branches have ended"
+                if standing
+                else "end one with DELETE /v1/sandboxes/ID",
                 retry_after_s=60,
             )
-        total = len(self._living) + sum(self._making.values()) + count
+        total = len(self._living) + len(self._standing) + sum(self._making.values()) + count
         if total > self._server.settings.sandboxes_at_once:
             raise ApiError(
                 "overloaded", "this server keeps as many sandboxes as it can", retry_after_s=60
@@ -333,16 +342,23 @@ class Book:
         owned.ground = owned.box.ground
         owned.box.before_end = owned.count_cpu
         owned.box.on_end = lambda: self._forget(owned)
+        owned.box.on_fall = lambda: self._fallen(owned)
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch())
 
     def _forget(self, owned: Owned) -> None:
         if self._living.pop(owned.id, None) is None:
             return
-        owned.release()
+        owned.programs.forget()
+        if owned.stands:
+            self._standing.add(owned)
         self._ended[owned.id] = (owned.tenant.name, owned.box.ended)
         while len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)
+
+    def _fallen(self, owned: Owned) -> None:
+        self._standing.discard(owned)
+        owned.fallen()
 
     async def end(self, owned: Owned, why: str = "it was closed") -> None:
         await owned.box.close(why)

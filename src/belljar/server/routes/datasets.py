@@ -102,11 +102,10 @@ async def description(dataset_id: str, request: Request) -> Response:
     known = server.datasets.described(dataset) or {}
     if not known:
         path = server.datasets.path(tenant.name, dataset_id)
-        caller = running.caller(visit_of(request))
         known, sure = await running.while_client_waits(
             server,
             request,
-            lambda: describing.describe(server, tenant, path, dataset.name, caller),
+            lambda: describing.describe(server, request, path, dataset.name),
         )
         if sure:
             server.datasets.remember(dataset, known)
