@@ -1,6 +1,6 @@
 """`python -m soak`: a server under mixed load and faults; what held, in a report.
 
-Exit status: 0 when everything held, 1 when something did not, 2 when there was nothing to soak.
+Exit status: 0 when everything held, 1 when something did not, 2 when the server was never ready.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="decides jobs and faults (the time)")
     parser.add_argument("--workers", type=int, default=6, help="jobs at once (6)")
     parser.add_argument("--rate", type=float, default=15.0, help="jobs a second at most (15)")
-    parser.add_argument("--faults", default="all", help=f"all, none, or of {','.join(harm.FAULTS)}")
+    faults = ",".join(harm.FAULTS)
+    parser.add_argument("--faults", default="all", help=f"all, none, or some of {faults}")
     parser.add_argument(
         "--docker",
         action="store_true",
-        help="with a daemon of Docker of its own, killed now and then",
+        help="also with Docker, by a daemon of its own that is killed now and then",
     )
     parser.add_argument("--output", type=Path, default=RESULTS, help="the report's folder")
     chosen = parser.parse_args()
     if chosen.hours <= 0 or chosen.workers < 1 or chosen.rate <= 0:
-        parser.error("hours, workers and rate must be more than nothing")
+        parser.error("hours, workers and rate must be positive")
     chosen.seed = chosen.seed or int(time.time())
     usual = {"all": harm.usual(chosen.hours * 3600), "none": ()}
     kinds = usual.get(chosen.faults, tuple(chosen.faults.split(",")))
@@ -65,7 +66,7 @@ def main() -> int:
     try:
         found = asyncio.run(_run(options, console))
     except NotReady as error:
-        console.print(f"soak: the server does not get ready: {error}", markup=False)
+        console.print(f"soak: the server did not become ready: {error}", markup=False)
         return NOTHING
     judged = checks.judge(found)
     words = {name: getattr(chosen, name) for name in ("hours", "seed", "workers", "rate", "faults")}

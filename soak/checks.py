@@ -13,8 +13,8 @@ from .record import Life, Op, Record, Sample
 
 MIB = 1 << 20
 FINAL = {"sandbox_ended", "sandbox_lost", "not_found", "trail_error"}
-"""What a fault may have ended for good; and a run whose end could not be written has run: trying
-again would run it twice."""
+"""Errors that need not be retryable: what a fault ended for good, and a run whose end could not be
+written, which would run twice."""
 LEAST_LIFE_S, LEAST_SAMPLES = 120.0, 30
 WARM_UP = 0.3
 """Of a life: pools and caches fill."""
@@ -24,7 +24,8 @@ FORGOTTEN_S = 1.0
 """CPU time that each kill of the server may forget, as docs/server.md says."""
 ROUNDING = 0.001
 ENOUGH = 0.5
-"""Of all requests were right: a soak in which nothing works shows nothing."""
+"""The part of all requests that must get a right answer: a soak in which nothing works shows
+nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ class Evidence:
     """CPU seconds by tenant; None if nobody could say, or if the day has changed and with it the
     account."""
     metered: str
-    """The tenant that had one-shot runs only."""
+    """The tenant that had one-shot runs only: its CPU time is bounded from above, too."""
     left: Sequence[str]
     leaks: Sequence[str]
     """Files in which a secret was found."""

@@ -20,7 +20,7 @@ LONGEST_GAP_S, SHORTEST_GAP_S = 40.0, 6.0
 REST_S = 3.0
 """Between a recovery and the next fault, at least."""
 NOTICED_S = 20.0
-"""How long a full disk is waited for to be noticed: the log of a database has some slack."""
+"""How long the server may take to notice a full disk: the log of a database has some slack."""
 
 
 def plan(seed: int, duration_s: float, kinds: Sequence[str]) -> list[tuple[float, str]]:

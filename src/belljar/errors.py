@@ -16,7 +16,7 @@ BelljarError
 ├── Unavailable               this machine or installation lacks something; the hint says what to do
 │   ├── EngineUnavailable
 │   ├── EnvironmentUnavailable
-│   ├── NetworkUnavailable    the gateway was lost, or does not answer: the same may work next time
+│   ├── NetworkUnavailable    the gateway was lost, or does not answer: try again
 │   └── ServerUnreachable     `url=`: nobody answers there, or the connection broke
 ├── ServerRefused             `url=`: the server's own reasons: key, quota, queue; `code` says which
 ├── EngineError               a wall could not be built, or broke: the host's fault, not the code's
@@ -38,8 +38,8 @@ from __future__ import annotations
 
 
 class BelljarError(Exception):
-    """The root of the tree. `hint` says what to do about it, in words for people. `detail` is for
-    whoever runs this machine: its paths, and what other programs said. No server tells it."""
+    """The root of the tree. `hint` says what to do about it, in words for people. `detail` has this
+    machine's paths and what other programs said; a server logs it and never sends it."""
 
     def __init__(self, message: str, *, hint: str = "", detail: str = "") -> None:
         super().__init__(message)
@@ -48,12 +48,12 @@ class BelljarError(Exception):
         self.detail = detail
 
     @property
-    def told_here(self) -> str:
-        """Message and detail."""
+    def full_message(self) -> str:
+        """With the detail: for people at this machine, never for a server's clients."""
         return f"{self.message}: {self.detail}" if self.detail else self.message
 
     def __str__(self) -> str:
-        return f"{self.told_here} ({self.hint})" if self.hint else self.told_here
+        return f"{self.full_message} ({self.hint})" if self.hint else self.full_message
 
 
 class InvalidRequest(BelljarError):

@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from belljar.network import Egress, Rules, Secret
 
 REVIVE_S = 0.1, 30.0
-"""How long a kept sandbox waits for a new gateway when it has lost one; longer each time that one
-is lost soon, as by code that ends them."""
+"""The shortest and longest wait before a kept sandbox that lost its gateway gets a new one. It
+doubles each time that one is lost soon: code may be what ends them."""
 MOST_TOLD = 100
 """Attempts that a result has; the trail has all."""
 CLOSE_S = 15.0
-"""Longer than a gateway is waited for that does not answer: then its end tells what was begun."""
+"""Longer than a gateway that does not answer is waited for: when it is ended, what it had under way
+is still recorded."""
 
 OnEgress = Callable[["Egress", str], None]
 """With every attempt, of whatever sandbox, and its tenant."""

@@ -1,7 +1,7 @@
-"""Threads by purpose: what is slow in one way never waits for what is slow in another.
+"""A pool of threads for each kind of slow work, so that none waits behind another.
 
 asyncio has one executor for a whole process. A few package builds took all of its threads, and
-reading the keys again, uploads and large bodies waited behind them for as long as they took.
+reading keys, uploads and large bodies waited behind them for minutes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 class Threads:
     """At most `most` threads for one purpose, started when they are needed, and gone when there is
-    nothing to do. Of one name (a tenant) at most `each` are at work, and the rest of what it asks
-    for waits without a thread."""
+    nothing to do. `do_for` gives one tenant at most `each` of them; the rest of its work waits
+    without a thread."""
 
     def __init__(self, name: str, most: int, *, each: int) -> None:
         self._name = name
@@ -101,8 +101,8 @@ STATE = Threads("state", 2, each=2)
 READING = Threads("reading", 4, each=2)
 """The trail: opening it, questions to it."""
 JSON = Threads("json", 4, each=1)
-"""Large bodies and answers. They keep the interpreter to themselves most of the time, so that two
-of one tenant would be felt by everybody."""
+"""Large bodies and answers. This work holds the GIL most of the time, so that two threads for one
+tenant would slow everybody down."""
 FILES = Threads("files", 8, each=4)
 """Contents of files: uploads, inputs, what is written to the host."""
 ENGINES = Threads("engines", 8, each=8)

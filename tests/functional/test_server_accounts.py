@@ -187,7 +187,7 @@ def test_a4_looking_for_files_ends_and_what_was_left_running_is_charged(
     monkeypatch.setattr(mcp_once, "_left", look)
     result = asyncio.run(main())
     assert result.success and [file.path for file in result.files] == ["/workspace/one"]
-    assert any("looked for" in warning for warning in result.warnings)
+    assert any("search for files" in warning for warning in result.warnings)
     assert result.usage.cpu_ms >= 300
     assert len(ended) == 1
 

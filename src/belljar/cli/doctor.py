@@ -130,7 +130,7 @@ def _why(error: BelljarError | OSError) -> str:
         return str(error)
     here = ("belljar doctor says", "belljar doctor shows")
     useful = error.hint and not error.hint.strip("`").startswith(here)
-    return f"{error.told_here}. {error.hint}" if useful else error.told_here
+    return f"{error.full_message}. {error.hint}" if useful else error.full_message
 
 
 def environments(settings: Settings) -> list[dict[str, Any]]:

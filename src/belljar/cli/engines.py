@@ -90,7 +90,7 @@ def _measure(name: str, settings: Settings) -> dict[str, Any]:
             jar.warm("base", POOLED_RUNS, engine=name)
             pooled = sorted(_run_ms(jar, name) for _ in range(POOLED_RUNS))[POOLED_RUNS // 2]
     except BelljarError as error:
-        return {"available": False, "why_not": error.told_here, "hint": error.hint}
+        return {"available": False, "why_not": error.full_message, "hint": error.hint}
     return {"start_ms": {"first": first, "fresh": fresh, "pooled": pooled}}
 
 

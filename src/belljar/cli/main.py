@@ -42,7 +42,7 @@ def call(arguments: list[str]) -> int:
 
         return app.call(arguments)
     except BelljarError as error:
-        say(error.told_here, hint=error.hint)
+        say(error.full_message, hint=error.hint)
         if "--json" in arguments:
             import json
 

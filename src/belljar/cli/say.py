@@ -28,4 +28,5 @@ def say(message: str, *, hint: str = "") -> None:
 
 def problem(error: BelljarError) -> dict[str, dict[str, str]]:
     """The one shape of an error in JSON."""
-    return {"error": {"name": type(error).__name__, "message": error.told_here, "hint": error.hint}}
+    name = type(error).__name__
+    return {"error": {"name": name, "message": error.full_message, "hint": error.hint}}

@@ -201,7 +201,7 @@ def _talk(session: Session, language: str) -> int:
             except KeyboardInterrupt:
                 session.screen.line("")
             except BelljarError as error:
-                say(error.told_here, hint=error.hint)
+                say(error.full_message, hint=error.hint)
             except OSError as error:
                 if isinstance(error, BrokenPipeError):
                     raise

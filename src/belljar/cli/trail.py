@@ -140,7 +140,7 @@ def verify(
 ) -> int:
     """Walk along the whole trail: is every line what was written, and where it was written?
 
-    Ends with status 1 if not, and names the lines that are not; what follows them is checked, too.
+    Ends with status 1 if not, and names the lines that are not; those that follow are checked, too.
     Prints the head, to be noted down where nobody who can write the trail can reach it.
     """
     if file is not None:
@@ -383,8 +383,8 @@ def _tell(verdict: Verdict) -> None:
         for problem in verdict.problems:
             console.print(f"[red]✗[/] {escape(problem.what)}")
         if verdict.more:
-            console.print(f"  and {verdict.more} problems more")
+            console.print(f"  and {verdict.more} more problems")
         console.print(
-            f"  {verdict.lines} lines before the first of them are what was written, "
-            f"and {verdict.after} behind it"
+            f"  {verdict.lines} lines before the first problem are what was written, "
+            f"and {verdict.after} after it"
         )

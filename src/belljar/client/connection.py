@@ -51,8 +51,8 @@ class Connection:
             raise InvalidRequest("key: it has characters that no key has")
         if key and parts.scheme == "http" and not _is_loopback(parts.hostname):
             warnings.warn(
-                f"the key is sent to {parts.hostname} over plain http: whoever is on the way can "
-                "read and use it. Use https, or a tunnel to the server's own loopback",
+                f"the key is sent to {parts.hostname} over plain http: anyone on the network "
+                "path can read and use it. Use https, or a tunnel to the server's loopback address",
                 UnencryptedKey,
                 stacklevel=4,
             )

@@ -1,7 +1,7 @@
-"""A lease that takes the gateway's time from others is ended, alone.
+"""Ends a lease that blocks the gateway's event loop, and no other.
 
-Everything in the gateway's process happens in turns on one loop. A kernel timer that counts the
-process's own CPU time looks who is at it: a turn that goes on and on is ended by an exception in
+All leases of a gateway share one event loop. A kernel timer that counts the process's own CPU time
+looks which lease the loop works for: a turn that takes too long is ended by an exception raised in
 it. Time that the machine gave to others, or that the process was stopped for, does not count.
 """
 
@@ -20,11 +20,11 @@ _LOOK_S = 0.25
 _MOST_LOOKS = int(LONGEST_TURN_S / _LOOK_S)
 
 blamed: ContextVar[Callable[[Refusal], None] | None] = ContextVar("blamed", default=None)
-"""What ends the lease that the present task works for. None: nobody's, which is never ended."""
+"""Ends the lease that the current task works for. None: it works for no lease, and is not ended."""
 
 
 class Watch:
-    """To be made before system calls are given up; then `start` it on the loop."""
+    """Make it before system calls are given up, then `start` it on the loop."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -49,8 +49,8 @@ class Watch:
             return
         self._looks = 0
         why = refused(
-            f"it took the gateway more than {LONGEST_TURN_S:g} s of CPU time at once, so this "
-            "sandbox's way to the network was ended",
+            f"this took more than {LONGEST_TURN_S:g} s of the gateway's CPU time at once, so this "
+            "sandbox has lost its network",
             status=503,
         )
         loop.call_soon(end, why)

@@ -30,12 +30,12 @@ _ANSWER_S = 10.0
 lets it be."""
 _STUCK_S = 3.0
 _LOOK_S, _IDLE_LOOKS = 0.5, 2
-"""After so long, and as many looks, a process that is not at work is given up: it was stopped, or
-hangs."""
+"""A process that does not answer is looked at after `_STUCK_S`, then every `_LOOK_S`. If it is seen
+idle more than `_IDLE_LOOKS` times in a row, it was stopped or hangs. It is ended after some 4 s."""
 _PING_S = 5.0
-"""So often a process with leases is asked something: code that waits for one that hangs cannot."""
+"""How often a process with leases is asked something: code that waits for a hung one cannot ask."""
 _MOST_UNSENT = 1_000
-_AGAIN = "try again: a new one is started"
+_AGAIN = "try again: a new gateway is started"
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 _START = "import os; exec(os.read({control}, 4096))"
 _BOOT = """\
@@ -177,7 +177,8 @@ class Running:
         if not self.alive or len(self._unsent) >= _MOST_UNSENT:
             if descriptor:
                 descriptor.close()
-            raise NetworkUnavailable("the gateway's process has ended", hint=_AGAIN)
+            why = "takes no more requests now" if self.alive else "has ended"
+            raise NetworkUnavailable(f"the gateway's process {why}", hint=_AGAIN)
         self._unsent.append((order, descriptor))
         if len(self._unsent) == 1:
             self._send()
@@ -199,7 +200,7 @@ class Running:
         self._loop.remove_writer(self._talk)
 
     def close(self, why: str = "the gateway's process has ended") -> None:
-        """What it had begun and cannot tell any more is told here."""
+        """Ends the process. Attempts that it had under way are reported from here."""
         if not self.alive:
             return
         self.alive = False

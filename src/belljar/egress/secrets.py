@@ -105,8 +105,8 @@ def hold(secrets: Mapping[str, Secret]) -> tuple[Held, ...]:
             raise InvalidRequest(f"secrets: {variable} begins or ends with a space")
         if len(undone(undone(value.encode()))) < SHORTEST_SECRET:
             raise InvalidRequest(
-                f"secrets: {variable} consists of escapes for fewer than {SHORTEST_SECRET} "
-                "characters; in what a host answers it could not be told from other text"
+                f"secrets: {variable} has fewer than {SHORTEST_SECRET} characters when its escapes "
+                "are decoded; in a response it could not be told from other text"
             )
         held.append(
             Held(
@@ -121,8 +121,8 @@ def hold(secrets: Mapping[str, Secret]) -> tuple[Held, ...]:
         )
     if sum(len(one.value) for one in held) > MOST_TOGETHER:
         raise InvalidRequest(
-            f"secrets: all together have more than {MOST_TOGETHER:,} characters",
-            hint="give a sandbox those alone that it needs",
+            f"secrets: together they have more than {MOST_TOGETHER:,} characters",
+            hint="give a sandbox only the secrets that it needs",
         )
     return tuple(held)
 

@@ -125,9 +125,9 @@ def _sole_use(key: str, settings: Settings) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def _lane(request: Path, settings: Settings, progress: Progress) -> Iterator[Bounds]:
-    """Two builders of one set come one after the other; of different sets, each to a lane of its
-    own: whoever wants one set has no way to keep builders of another waiting. A lane has one
-    scratch folder at a time."""
+    """Builders of the same set take turns. Builders of different sets have a lane each, so that
+    nobody can choose a set that keeps another's builder waiting. A lane has one scratch folder at
+    a time."""
     top = layers.root(settings)
     until = time.monotonic() + settings.package_build_s
     with contextlib.ExitStack() as stack:
@@ -181,7 +181,8 @@ def _wait_for(got: Callable[[], T | None], until: float, progress: Progress) -> 
         stopping.check()
         if time.monotonic() > until:
             raise EnvironmentUnavailable(
-                "packages: other builders were busy all the time", hint="try again later"
+                "packages: other builders were busy for all of package_build_s",
+                hint="try again later",
             )
         time.sleep(_WAIT_S)
     return found
@@ -246,10 +247,10 @@ def _check_share(caller: Caller, more_bytes: int, settings: Settings) -> None:
     own = [item.bytes for item in layers.installed(settings) if item.tenant == caller.tenant]
     if sum(own) + more_bytes > caller.layers_bytes:
         raise PackageRefused(
-            f"packages: sets that were built for this tenant may take "
-            f"{caller.layers_bytes / MIB:.4g} MiB, and this one is beyond that",
-            hint="use sets that are built already; the operator's quota layers_bytes decides, and "
-            "belljar env remove deletes sets",
+            f"packages: this set would exceed the {caller.layers_bytes / MIB:.4g} MiB that sets "
+            "built for this tenant may take",
+            hint="use sets that are already built; the operator can raise the quota layers_bytes, "
+            "or remove sets with belljar env remove",
         )
 
 

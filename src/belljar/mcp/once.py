@@ -22,7 +22,7 @@ DEPTH = 4
 MOST_FILES = 200
 MOST_PICTURES = 8
 COLLECT_S = 3.0
-"""For all of them, after the code has ended."""
+"""How long files are looked for, after the code has ended."""
 
 
 async def once(
@@ -50,7 +50,7 @@ async def once(
         found: list[OutputFile] = []
         warnings = result.warnings
         if result.state_kept and not await _collected(box, given, found):
-            warnings = (*warnings, f"files were looked for until {COLLECT_S:g} s were over")
+            warnings = (*warnings, f"the search for files stopped after {COLLECT_S:g} s")
         usage = _with_the_rest(result.usage, box.cpu_ms())
     finally:
         await box.close()
@@ -89,8 +89,8 @@ def _is_python(language: str) -> bool:
 
 
 async def _collected(box: Sandbox, given: set[str], found: list[OutputFile]) -> bool:
-    """Whether all that is wanted was found in time: what the code left running, or a million of
-    entries, may make looking take as long as they like."""
+    """Whether the search was completed in time: what the code left running, or a million entries,
+    could make it take forever."""
     looking = asyncio.ensure_future(_left(box, given, found))
     looking.add_done_callback(lambda done: done.cancelled() or done.exception())
     try:

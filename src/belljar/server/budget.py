@@ -126,8 +126,8 @@ class Brought(Hold):
 
 
 class Bodies:
-    """What requests bring: bodies that arrive, and what runs keep of theirs while they wait and
-    run. One tenant has a share where there are several: its crowd is no other's refusal."""
+    """Memory for requests: bodies as they arrive, and what runs keep of them while they wait and
+    run. Where there are several tenants each has a share, so that none can use up the others'."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
@@ -160,14 +160,14 @@ class Bodies:
         return held
 
     def take(self, tenant: Tenant, size: int, *, beside: int = 0) -> None:
-        """`beside`: what the same request has already. One that is larger than all the room there
-        is comes alone."""
+        """`beside`: what the same request holds already. A request that is larger than all the room
+        there is gets in if nothing else is held."""
         own = self._held[tenant.name] + size
         if own > self.most_each and own > size + beside:
             raise ApiError(
                 "quota_exceeded",
-                f"this key's requests under way have brought {self.most_each} bytes already",
-                hint="wait until some have ended, or upload what is large as a dataset",
+                f"this tenant's requests under way may take {self.most_each} bytes together",
+                hint="wait until some have ended, or upload large content as a dataset",
                 retry_after_s=1,
             )
         if own > LITTLE_BYTES and self.held_bytes > max(beside, self._most - size):

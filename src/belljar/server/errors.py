@@ -135,7 +135,7 @@ def answer(error: BaseException) -> Response:
     """Any exception as a response. What is not foreseen says nothing about itself."""
     headers: Mapping[str, str] | None = None
     if isinstance(error, (errors.EngineError, errors.Unavailable)):
-        log.error("this machine", error=str(error))  # in words that no client gets
+        log.error("failed on this machine", error=str(error))  # with paths, which no client gets
     if isinstance(error, ApiError):
         status, headers = error.status_code, error.headers
         content = body(error.code, error.message, error.hint, error.retryable)
@@ -145,7 +145,7 @@ def answer(error: BaseException) -> Response:
         content = body(
             "trail_error",
             "the code ran, but its end could not be written to the trail: its result is withheld",
-            "send it again only if it may run twice",
+            "send it again only if it is safe to run twice",
         )
     elif isinstance(error, errors.TrailError):
         status, headers = 503, {"Retry-After": "5"}

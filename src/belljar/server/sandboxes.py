@@ -182,16 +182,16 @@ class Book:
 
     # -- asking ----------------------------------------------------------------------------------
 
-    def find(self, visit: Visit, sandbox_id: str, *, anybodys: bool = False) -> Owned:
-        """The tenant's own sandbox of that id; for anything else the same 404. `anybodys`: for an
-        operator that of any tenant."""
+    def find(self, visit: Visit, sandbox_id: str, *, any_tenant: bool = False) -> Owned:
+        """The tenant's own sandbox of that id; for anything else the same 404. `any_tenant`: an
+        operator's key finds those of all tenants."""
         assert visit.tenant is not None
         owned = self._living.get(sandbox_id)
         if owned and owned.tenant.name == visit.tenant.name:
             if owned.box.ended:
                 raise _ended(owned.box.ended)
             return owned
-        if owned and visit.operator and anybodys:
+        if owned and visit.operator and any_tenant:
             return owned
         tenant, why = self._ended.get(sandbox_id, ("", ""))
         if why and tenant == visit.tenant.name:
@@ -363,8 +363,8 @@ class Book:
     async def end(self, owned: Owned, why: str = "it was closed") -> None:
         await owned.box.close(why)
 
-    def end_strangers(self, tenants: set[str]) -> None:
-        """Of any other tenant nothing goes on: its last key was removed."""
+    def end_keyless(self, tenants: set[str]) -> None:
+        """Ends the sandboxes of all tenants but these: their last keys were removed."""
         for owned in self.everybodys():
             if owned.tenant.name not in tenants:
                 log.info("sandbox ended", reason="no key", tenant=owned.tenant.name)

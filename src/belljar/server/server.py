@@ -226,7 +226,7 @@ class Server:
                 continue
             if not self.sign_in:
                 self.keyring = Keyring(keys)
-                self.book.end_strangers({key.tenant for key in keys})
+                self.book.end_keyless({key.tenant for key in keys})
             if quotas != self._quotas:
                 self._quotas = quotas
                 self._share()

@@ -1,5 +1,5 @@
-"""What a trail is still to be told when it can be written again: no fault of the disk leaves an
-attempt open, and none goes without a trace."""
+"""What could not be written to the trail, and is written when that works again: a disk fault leaves
+no attempt open, and none unrecorded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from belljar.trail.writer import Item
 
 MOST_LATE = 10_000
-"""Lines about the network that are held; of any more the number."""
+"""Lines about the network that are kept; further ones are only counted."""
 UNWRITTEN = "TrailError"
 
 

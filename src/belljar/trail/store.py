@@ -27,7 +27,7 @@ BUSY_S = 15.0
 """How long another process may hold the database before a write fails."""
 CONNECT_S = 10
 RESERVE_BYTES = 64 << 20
-"""Of the disk, or a twentieth of a small one: kept for what is under way."""
+"""Of the disk, or a twentieth of a small one: reserved for the ends of what is under way."""
 _OPENING = 0x42656C6C  # keys of PostgreSQL's advisory locks
 _WRITING = _OPENING + 1
 
@@ -89,7 +89,7 @@ class Store:
         reserve = min(RESERVE_BYTES, disk.f_blocks * disk.f_frsize // 20)
         if free >= reserve:
             return ""
-        return f"the disk has {free >> 10} KiB left; the last {reserve >> 10} are for what runs"
+        return f"{free >> 10} KiB of disk are free, and {reserve >> 10} are reserved for what runs"
 
     def owners_folder(self) -> Path:
         assert self.file is not None

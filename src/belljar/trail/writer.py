@@ -37,7 +37,7 @@ RETRY_S = 1.0
 LOOK_S = 0.2
 """How often the disk is looked at, and whether we are taken for dead."""
 TENANT_BYTES_A_MINUTE = 4 << 20
-"""Of one tenant's lines; when they are written, long ones are cut to hashes and small fields."""
+"""Of one tenant's lines; after that its long ones are cut to small fields and a hash."""
 _RETAIN_EVERY_S = 3600.0
 
 
@@ -419,8 +419,8 @@ def _failed(why: object, *, ran: bool) -> TrailError:
     return TrailError(
         ("the run ended, but that" if ran else "the attempt")
         + f" could not be written to the trail: {_words(why)}",
-        hint="its result is withheld, and the trail will call it lost; run it again only if it "
-        "may run twice"
+        hint="its result is withheld, and the trail will call it lost; run it again only if it is "
+        "safe to run twice"
         if ran
         else "nothing was run; try again when the trail's database is back",
         ran=ran,

@@ -112,7 +112,7 @@ def test_servers_that_do_not_answer(way: Way, bystander: Way) -> None:
 
 @pytest.mark.parametrize("secure", [True, False])
 def test_code_that_hangs_up_frees_its_place(world: World, secure: bool) -> None:
-    """At once, though the host may take its time to answer."""
+    """Within seconds, though the host may take its time to answer."""
     with (
         Gate(world, network_connections=1, network_idle_s=3600) as gate,
         gate.open(Allow(HOST)) as way,

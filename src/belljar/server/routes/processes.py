@@ -191,8 +191,9 @@ async def feed(process: Process, data: str | bytes, *, close: bool) -> bool:
         given = data.encode() if isinstance(data, str) else data
         if len(given) > process.room:
             raise Busy(
-                f"the program has not read its standard input: {process.room} bytes more are taken",
-                hint="send less at once, or the same again when it has read",
+                "the program has not read its standard input yet: there is room for "
+                f"{process.room} more bytes",
+                hint="send less at once, or send it again when the program has read more",
             )
         await process.write(given)
     if under_way and close:

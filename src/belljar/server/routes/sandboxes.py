@@ -141,7 +141,7 @@ async def end(sandbox_id: str, request: Request) -> Response:
     server: Server = request.app.state.server
     visit = visit_of(request)
     assert visit.tenant is not None
-    owned = server.book.find(visit, sandbox_id, anybodys=True)
+    owned = server.book.find(visit, sandbox_id, any_tenant=True)
     own = owned.tenant.name == visit.tenant.name
     why = "it was closed" if own else "an operator ended it"
     await asyncio.shield(server.book.end(owned, why))
