@@ -426,3 +426,58 @@ def test_what_is_around_a_value_with_an_open_end_can_still_be_read(end: str, how
     found = Spellings(spellings(value.encode(), instead[: len(value)].encode()))
     scrubbed = found.replace(encode(f'("{value}")').encode()).decode()
     assert decode(scrubbed).lower() == f'("{instead[: len(value)]}")'.lower()
+
+
+SIGNS_OF_BASE64 = {
+    "as they are": {},
+    "HTML": {"+": "&#43;", "/": "&#x2F;", "=": "&#61;"},
+    "HTML, names": {"+": "&plus;", "/": "&sol;"},
+    "JSON": {"+": "\\u002b", "/": "\\/"},
+    "JavaScript": {"+": "\\u{2b}", "/": "\\u{002F}"},
+    "query": {"+": "%2B", "/": "%2F", "=": "%3D"},
+    "letters, too": {"+": "&#43;", "a": "%61", "W": "&#87;", "0": "\\u0030", "Z": "&#x5A;"},
+}
+LINE_BREAKS = [
+    "\n",
+    "\r\n",
+    "\r",
+    "\n  ",
+    "\r\n\t",
+    "%0D\n",
+    "\r%0A",
+    "&#13;\n",
+    "\r&#10;",
+    "%0A",
+    "\\n",
+]
+
+
+@settings(deadline=None, max_examples=400)
+@given(
+    st.binary(max_size=30),
+    st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=8, max_size=40),
+    st.binary(max_size=30),
+    st.sampled_from([1, 4, 8, 19, 64, 76]),
+    st.sampled_from(LINE_BREAKS),
+    st.sampled_from(list(SIGNS_OF_BASE64)),
+    st.lists(st.integers(0, 300), max_size=5),
+)
+@example(b"ab", ">>>>>>>>>>>>", b"", 4, "\n", "HTML", [])
+@example(b"", "????????????", b"", 4, "\r\n", "JavaScript", [20])
+def test_base64_in_lines_is_found_wherever_an_escaped_letter_stands(
+    before: bytes, text: str, behind: bytes, width: int, line_break: str, how: str, cuts: list[int]
+) -> None:
+    value = text.encode()
+    assume(value not in before + behind)
+    letters = base64.b64encode(before + value + behind).decode()
+    lines = [letters[at : at + width] for at in range(0, len(letters), width)]
+    written = line_break.join(line.translate(str.maketrans(SIGNS_OF_BASE64[how])) for line in lines)
+    found = Spellings(spellings(value, (b"Zq7" * 14)[: len(value)]))
+    assume(len(written) <= found.window_bytes)
+    data = f"<pre>{written}</pre>".encode()
+    for scrubbed in (found.replace(data), in_pieces(found, data, cuts)):
+        read = re.sub(
+            r"\\u\{?(?:00)?(..)\}?", lambda one: chr(int(one[1], 16)), scrubbed[5:-6].decode()
+        )
+        read = html.unescape(unquote(read)).replace("\\n", "").replace("\\", "")
+        assert value not in base64.b64decode(read)

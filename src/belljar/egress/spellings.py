@@ -51,18 +51,36 @@ _MOST_INDENTED = 16
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _VALUE = {letter: value for value, letter in enumerate(_BASE64)}
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
-_LETTER = rb"[A-Za-z0-9+/_-]"
 _OPEN_ESCAPES = (
     b"% %2 %4 %25 %252 %254 \\ \\x \\x4 \\u \\u0 \\u00 \\u004 \\u{ \\u{4 "
     b"& &# &#4 &#1 &#11 &#x &#x4".split()
 )
+_LETTER_ENDS = (
+    rb"[A-Za-z0-9+/_;-]",  # also of an entity
+    rb"\\u\{[2-7][0-9A-Fa-f]\}",
+    rb"\\u\{00[2-7][0-9A-Fa-f]\}",
+)
+_LETTER_FOLLOWS = rb"[ \t]{0,%d}(?:[A-Za-z0-9+/_%%\\&-]|\Z)" % _MOST_INDENTED
+
+
+def _not_after_letter(line_break: bytes) -> bytes:
+    return b"".join(rb"(?<!%b%b)" % (end, line_break) for end in _LETTER_ENDS)
+
+
 _APART = re.compile(
     # One set of first bytes, as in escapes.ESCAPE.
-    rb"[^\t\x20-\x7e\0](?:(?<![\r\n])|(?<=\r)(?!\n|\Z)|(?<=\n)(?:"
-    rb"(?<!%b\n)(?<!\r\n)|(?<=\r\n)(?<!%b\r\n)|(?![ \t]{0,%d}(?:%b|\Z))))"
-    % (_LETTER, _LETTER, _MOST_INDENTED, _LETTER)
+    rb"[^\t\x20-\x7e\0](?:(?<![\r\n])|(?<=\r)(?!\n|\Z)(?:%b|(?!%b))"
+    rb"|(?<=\n)(?:(?<!\r\n)%b|(?<=\r\n)%b|(?!%b)))"
+    % (
+        _not_after_letter(rb"\r"),
+        _LETTER_FOLLOWS,
+        _not_after_letter(rb"\n"),
+        _not_after_letter(rb"\r\n"),
+        _LETTER_FOLLOWS,
+    )
 )
-"""What no spelling of any text goes across: line breaks are between letters of base64 only."""
+"""What no spelling of any text goes across: line breaks are between letters of base64 only,
+of which each may be escaped."""
 
 
 class Unit(NamedTuple):
