@@ -72,7 +72,14 @@ def test_placeholders_are_random_and_as_long_as_the_values() -> None:
     assert variables(HELD)["KEY"] == KEY.decode()
     assert VALUE not in repr(HELD)
     assert Held.of(json.loads(json.dumps(HELD[1].to_dict()))) == HELD[1]
-    for value in ("x" * 5000, " in front", "behind it ", "%41%42%43%44", "a&#65;&#66;"):
+    for value in (
+        "x" * 5000,
+        " in front",
+        "behind it ",
+        "%41%42%43%44",
+        "a&#65;&#66;",
+        "abc" + "\\" * 8,
+    ):
         with pytest.raises(InvalidRequest):
             hold({"KEY": Secret(value, host=HOST)})
 

@@ -39,6 +39,12 @@ _IN_DIGITS = re.compile(
 _ENTITY = re.compile(rb"(&(?:amp;)*)[^&;]+;", re.IGNORECASE)
 _QUOTED = re.compile(rb"(\\+)([^0-9A-Za-z\\])", re.DOTALL)
 
+_BEGUN = re.compile(
+    rb"(?:%(?:25)*[0-9a-f]?|(?<!\\)\\+(?:u(?:0{0,2}|00[0-7]|\{0*[0-9a-f]?)|x[0-7]?)?"
+    rb"|&(?:amp;)*(?:#0*[0-9]{0,3}|#x0*[0-9a-f]{0,2}|([a-z]*)))\Z",
+    re.IGNORECASE,
+)
+
 _BREAK = re.compile(rb"\\(?<!\\\\)\\*+[rnt]")
 _GAP = re.compile(_BREAK.pattern + rb"|[\r\n\t ]+")
 _STANDARD = bytes.maketrans(b"-_", b"+/")
@@ -53,6 +59,14 @@ def undone(data: bytes) -> bytes:
     if b"%" in data or b"\\" in data or b"&" in data:
         return ESCAPE.sub(_meaning, data)
     return data
+
+
+def begun(text: bytes) -> int:
+    """How many of its last bytes may be the beginning of an escape that goes on behind it."""
+    found = _BEGUN.search(text)
+    if found is None or not any(name.startswith((found[1] or b"").lower()) for name in _NAMES):
+        return 0
+    return len(text) - found.start()
 
 
 def like(piece: bytes, byte: int) -> bytes:

@@ -22,10 +22,17 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from urllib.parse import quote, quote_plus
 
-from belljar.egress.escapes import undone
+from belljar.egress.escapes import begun, undone
 from belljar.egress.refusal import Refusal, blocked
 from belljar.egress.scrubbing import Headers, Incoming
-from belljar.egress.spellings import Spellings, Stream, exact, resizes, spellings
+from belljar.egress.spellings import (
+    SHORTEST_JOINED,
+    Spellings,
+    Stream,
+    exact,
+    resizes,
+    spellings,
+)
 from belljar.errors import InvalidRequest
 from belljar.network import MOST_SECRETS, SHORTEST_SECRET, Secret
 
@@ -103,7 +110,8 @@ def hold(secrets: Mapping[str, Secret]) -> tuple[Held, ...]:
             raise InvalidRequest(f"secrets: {variable} has more than {LONGEST_SECRET:,} characters")
         if value != value.strip():
             raise InvalidRequest(f"secrets: {variable} begins or ends with a space")
-        if len(undone(undone(value.encode()))) < SHORTEST_SECRET:
+        read = undone(undone(value.encode()))
+        if len(read) < SHORTEST_SECRET or len(read) - begun(read) < SHORTEST_JOINED:
             raise InvalidRequest(
                 f"secrets: {variable} has fewer than {SHORTEST_SECRET} characters when its escapes "
                 "are decoded; in a response it could not be told from other text"

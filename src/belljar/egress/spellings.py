@@ -25,7 +25,16 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 from urllib.parse import quote, quote_plus
 
-from belljar.egress.escapes import ESCAPE, LONGEST_ESCAPE, PLAIN, Reading, Spans, like, undone
+from belljar.egress.escapes import (
+    ESCAPE,
+    LONGEST_ESCAPE,
+    PLAIN,
+    Reading,
+    Spans,
+    begun,
+    like,
+    undone,
+)
 
 _READINGS = 3
 _ANCHOR = 8
@@ -33,6 +42,8 @@ _ANCHOR = 8
 _MOST_ANCHORS = 24
 _LEAST_DIFFERENT = 4
 _SHORTEST = 8
+SHORTEST_JOINED = 4
+"""Of a text that ends in the beginning of an escape, without that."""
 _STRETCH = 8
 """A spelling with more bytes than this for each character of the text is not found."""
 _SMALL_WINDOW = 1024
@@ -40,18 +51,36 @@ _MOST_INDENTED = 16
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _VALUE = {letter: value for value, letter in enumerate(_BASE64)}
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
-_LETTER = rb"[A-Za-z0-9+/_-]"
 _OPEN_ESCAPES = (
     b"% %2 %4 %25 %252 %254 \\ \\x \\x4 \\u \\u0 \\u00 \\u004 \\u{ \\u{4 "
     b"& &# &#4 &#1 &#11 &#x &#x4".split()
 )
+_LETTER_ENDS = (
+    rb"[A-Za-z0-9+/_;-]",  # also of an entity
+    rb"\\u\{[2-7][0-9A-Fa-f]\}",
+    rb"\\u\{00[2-7][0-9A-Fa-f]\}",
+)
+_LETTER_FOLLOWS = rb"[ \t]{0,%d}(?:[A-Za-z0-9+/_%%\\&-]|\Z)" % _MOST_INDENTED
+
+
+def _not_after_letter(line_break: bytes) -> bytes:
+    return b"".join(rb"(?<!%b%b)" % (end, line_break) for end in _LETTER_ENDS)
+
+
 _APART = re.compile(
     # One set of first bytes, as in escapes.ESCAPE.
-    rb"[^\t\x20-\x7e\0](?:(?<![\r\n])|(?<=\r)(?!\n|\Z)|(?<=\n)(?:"
-    rb"(?<!%b\n)(?<!\r\n)|(?<=\r\n)(?<!%b\r\n)|(?![ \t]{0,%d}(?:%b|\Z))))"
-    % (_LETTER, _LETTER, _MOST_INDENTED, _LETTER)
+    rb"[^\t\x20-\x7e\0](?:(?<![\r\n])|(?<=\r)(?!\n|\Z)(?:%b|(?!%b))"
+    rb"|(?<=\n)(?:(?<!\r\n)%b|(?<=\r\n)%b|(?!%b)))"
+    % (
+        _not_after_letter(rb"\r"),
+        _LETTER_FOLLOWS,
+        _not_after_letter(rb"\n"),
+        _not_after_letter(rb"\r\n"),
+        _LETTER_FOLLOWS,
+    )
 )
-"""What no spelling of any text goes across: line breaks are between letters of base64 only."""
+"""What no spelling of any text goes across: line breaks are between letters of base64 only,
+of which each may be escaped."""
 
 
 class Unit(NamedTuple):
@@ -79,11 +108,13 @@ class Form:
         lead: bool = False,
         trail: bool = False,
         swallowed: bytes = b"",
+        joined: Sequence[bytes] = (),
         longest_bytes: int | None = None,
     ) -> None:
         """`view`: as in Reading.seen. `lead` and `trail`: a letter at each end that has bits
         of something else in it, too. `swallowed`: what must stand in the data before the find,
-        where it is read as the end of an escape."""
+        where it is read as the end of an escape. `joined`: how the data may write, behind the
+        find, what is read there as the beginning of an escape."""
         self.needle = needle
         self.put = put
         self.view = view
@@ -91,6 +122,7 @@ class Form:
         self.lead = lead
         self.trail = trail
         self.swallowed = swallowed
+        self.joined = joined
         self.longest_bytes = longest_bytes or len(needle)
         self._offset = _anchor(needle)
         self.anchor = needle[self._offset : self._offset + _ANCHOR]
@@ -187,13 +219,22 @@ class _Scan:
             before, start = start, start - len(form.swallowed)
             if start < at or self._data[start:before].lower() != form.swallowed:
                 return None
+        further = last + 1
+        if form.joined:
+            if further == len(text) or ends[further] - starts[further] == 1:
+                return None  # no escape, so nothing is missing there
+            end += self._joined_bytes(form, end)
         if not self._is_one(start, end):
             return None
-        further = last + 1
         has_trail = form.trail and further < len(text) and text[further] in _BASE64
         if has_trail and self._is_one(start, ends[further]):
             last, end = further, ends[further]
         return _Hit(start, -end, order, index, range(first, last + 1))
+
+    def _joined_bytes(self, form: Form, end: int) -> int:
+        most = max(map(len, form.joined))
+        behind = self._data[end : end + most].lower()
+        return max((len(one) for one in form.joined if behind.startswith(one)), default=0)
 
     def _is_one(self, start: int, end: int) -> bool:
         """Whether a stream would never have been cut in it."""
@@ -306,13 +347,25 @@ def spellings(text: bytes, instead: bytes) -> list[Form]:
         forms += _texts(text, instead, reading)
         forms.append(_written(text.hex().encode(), instead.hex().encode(), reading))
         forms += [_base64(text, instead, before, reading) for before in range(3)]
-    if undone(text) != text:  # its own escapes would be undone with those of a spelling
-        shown = text.decode()
-        ways = {quote(text, safe=""), quote(text), quote_plus(text), json.dumps(shown)[1:-1]}
-        forms += [_whole(way.encode(), instead) for way in sorted(ways | {html.escape(shown)})]
+    if any(sign in text for sign in b"%\\&"):  # may be undone with the escapes of a spelling
+        forms += [_whole(way, instead) for way in _ways_twice(text)]
     for form in forms:
         form.longest_bytes = _STRETCH * len(text)
     return forms
+
+
+def _ways(text: bytes) -> set[bytes]:
+    """As hosts usually write it, in any letter case."""
+    shown = text.decode()
+    ways = {shown, quote(text, safe=""), quote(text), quote_plus(text), html.escape(shown)}
+    quoted = json.dumps(shown)[1:-1]
+    safe = str.maketrans({sign: f"\\u00{ord(sign):02x}" for sign in "<>&"})  # within HTML
+    ways |= {quoted, quoted.replace("/", "\\/"), quoted.translate(safe)}
+    return {way.encode().lower() for way in ways}
+
+
+def _ways_twice(text: bytes) -> list[bytes]:
+    return sorted({way for one in _ways(text) for way in _ways(one)})
 
 
 def exact(text: bytes, instead: bytes) -> Form:
@@ -335,11 +388,14 @@ def _texts(text: bytes, instead: bytes, reading: int) -> list[Form]:
     # What looks like escapes in it may be undone as well, here or by the host.
     once = undone(text)
     reads = [one for one in dict.fromkeys((text, once, undone(once))) if len(one) >= _SHORTEST]
-    return [
-        _written(read, instead, reading, start)
-        for read in reads
-        for start in (0, *(_swallowed_first(read) if reading else ()))
-    ]
+    forms = []
+    for read in reads:
+        last = begun(read) if reading else 0
+        for start in (0, *(_swallowed_first(read) if reading else ())):
+            forms.append(_written(read, instead, reading, start))
+            if last and len(read) - start - last >= SHORTEST_JOINED:
+                forms.append(_written(read, instead, reading, start, last))
+    return forms
 
 
 def _swallowed_first(text: bytes) -> list[int]:
@@ -350,28 +406,32 @@ def _swallowed_first(text: bytes) -> list[int]:
     return sorted(count for count in counts if 0 < count < len(text))
 
 
-def _written(text: bytes, instead: bytes, reading: int, start: int = 0) -> Form:
-    """What is before `start` is swallowed by an escape."""
-    swallowed = text[:start].lower()
+def _written(text: bytes, instead: bytes, reading: int, start: int = 0, last: int = 0) -> Form:
+    """What is before `start`, and the `last` bytes, are swallowed by an escape."""
+    swallowed, until = text[:start].lower(), len(text) - last
+    joined = _ways_twice(text[until:]) if last else ()
     if len(text) != len(instead):
-        return _folded(text[start:], instead, reading, swallowed)
+        return _folded(text[start:until], instead, reading, swallowed, joined)
 
     def put(units: Sequence[Unit]) -> bytes:
-        pairs = zip(units, instead[start:], strict=True)
-        return instead[:start] + b"".join(like(unit.piece, byte) for unit, byte in pairs)
+        pairs = zip(units, instead[start:until], strict=True)
+        middle = b"".join(like(unit.piece, byte) for unit, byte in pairs)
+        return instead[:start] + middle + instead[until:]
 
-    return _folded(text[start:], put, reading, swallowed)
+    return _folded(text[start:until], put, reading, swallowed, joined)
 
 
 def _whole(text: bytes, instead: bytes) -> Form:
     return _folded(text, instead, 0)
 
 
-def _folded(text: bytes, put: Put, reading: int, swallowed: bytes = b"") -> Form:
+def _folded(
+    text: bytes, put: Put, reading: int, swallowed: bytes = b"", joined: Sequence[bytes] = ()
+) -> Form:
     needle, view = text.lower(), "lower"
     if b" " in needle or b"+" in needle:  # a host may take one for the other
         needle, view = needle.replace(b"+", b" "), "spaced"
-    return Form(needle, put, view=view, reading=reading, swallowed=swallowed)
+    return Form(needle, put, view=view, reading=reading, swallowed=swallowed, joined=joined)
 
 
 def _base64(text: bytes, instead: bytes, before: int, reading: int) -> Form:
