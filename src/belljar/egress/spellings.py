@@ -129,6 +129,11 @@ class Form:
         if len(set(self.anchor)) < _LEAST_DIFFERENT:  # data like it would match at every byte
             self._offset, self.anchor = 0, needle
 
+    @property
+    def found_by(self) -> tuple[object, ...]:
+        ends = self.lead, self.trail, self.swallowed, tuple(self.joined)
+        return self.needle, self.view, self.reading, *ends
+
     def refusing(self, refuse: Callable[[], bytes]) -> Form:
         """The same, but a find is the end: `refuse` raises."""
         made = copy(self)
@@ -255,7 +260,11 @@ class Spellings:
     """Several forms at once."""
 
     def __init__(self, forms: Iterable[Form]) -> None:
-        self.forms = tuple(forms)
+        # Of those that are found at the same places the first counts: the others are only work.
+        different: dict[tuple[object, ...], Form] = {}
+        for form in forms:
+            different.setdefault(form.found_by, form)
+        self.forms = tuple(different.values())
         self.groups: dict[tuple[int, str], list[tuple[int, bytes]]] = {}
         """Where to look, and for what of which form."""
         for order, form in enumerate(self.forms):
@@ -267,6 +276,13 @@ class Spellings:
     def replace(self, data: bytes) -> bytes:
         """In something that is whole."""
         return self.advance(data, until=len(data))[0]
+
+    def first(self, data: bytes) -> tuple[Form, int] | None:
+        """Which is found first, and where."""
+        if not self._is_possible(data):
+            return None
+        hit = min(_Scan(self, data).first_hits(), default=None)
+        return (self.forms[hit.order], hit.start) if hit else None
 
     def occur(self, data: bytes) -> bool:
         return self._is_possible(data) and any(_Scan(self, data).first_hits())
