@@ -295,12 +295,13 @@ class Spellings:
         hits = sorted(scan.first_hits())
         done: list[bytes] = []
         at = 0
-        while hits and hits[0].start < until:
+        while hits and hits[0].start < max(at, until):
             hit = heappop(hits)
-            if hit.start >= at:
+            if -hit.negative_end > at:
                 put = self.forms[hit.order].put
                 written = put if isinstance(put, bytes) else put(scan.units(hit))
-                done += [data[at : hit.start], written]
+                # One that begins within the last is replaced from there on, where it goes on.
+                done += [data[at : hit.start], written[max(0, at - hit.start) :]]
                 at = -hit.negative_end
             if further := scan.hit(hit.order, at):
                 heappush(hits, further)
