@@ -118,15 +118,19 @@ class Exchange:
         client, upstream, out = self._client, self._upstream, bytearray()
         incoming: Incoming | None = None
         host, interim = upstream.target.host, 0
-        since, behind = time.monotonic(), None
+        since, behind, has_read = time.monotonic(), None, False
         try:
             while True:
                 since = await self._turns.pass_on(since)
-                async with self._turns:
+                if incoming is None and has_read:
+                    async with self._turns:  # to read a head takes long
+                        event = upstream.http.ready()
+                else:
                     event, behind = behind or upstream.http.ready(), None
                 if event is None:
                     await self._flush(out)
                     upstream.http.feed(await upstream.http.stream.read())
+                    has_read = True
                     continue
                 if isinstance(event, h11.InformationalResponse):
                     interim += 1
