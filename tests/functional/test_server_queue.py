@@ -62,7 +62,7 @@ def trail_of(server: Served) -> Trail:
 def test_f2_a_thousand_at_a_queue_of_a_hundred() -> None:
     """Each gets a right answer or a 429, none hangs, and the trail counts as the clients do."""
     with served(
-        connections=2000, quotas={"queue": 100}, sandboxes={**SMALL, "concurrency": 4}
+        connections=5000, quotas={"queue": 100}, sandboxes={**SMALL, "concurrency": 4}
     ) as server:
 
         async def all_at_once() -> list[Reply]:

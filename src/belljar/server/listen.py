@@ -29,7 +29,7 @@ MESSAGE_BYTES = 1 << 20
 """The largest that comes through a WebSocket."""
 LEAST_STRANGERS = 16
 """Connections of one address that may wait to show a key, however few there are in all."""
-GRACE_S = 1.0
+GRACE_S = 5.0
 """Of a crowd that comes at once all are accepted before the first is read."""
 LINGER_S = 5.0
 """How long the rest of a refused body is thrown away before the connection is closed."""
