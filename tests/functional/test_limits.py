@@ -40,9 +40,10 @@ def test_l1_running_sandboxes_weigh_by_their_number() -> None:
         alone = weight()
         futures = [jar.submit("import time; time.sleep(3)") for _ in range(2)]
         deadline = time.monotonic() + 20
-        while weight() != 2 * alone and time.monotonic() < deadline:
+        # Three while the first one's group is still being removed: what falls is told later.
+        while (together := weight()) < 2 * alone and time.monotonic() < deadline:
             time.sleep(0.02)
-        assert weight() == 2 * alone
+        assert together in (2 * alone, 3 * alone)
         assert [future.result().status for future in futures] == ["ok", "ok"]
         while weight() != alone and time.monotonic() < deadline:
             time.sleep(0.02)
