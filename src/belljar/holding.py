@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,9 +12,11 @@ from belljar.conversation import Conversation, Refusal
 from belljar.engines.base import Branch, CannotMount, Engine, Ground, MountingEngine
 from belljar.errors import (
     Busy,
+    EngineError,
     EngineUnavailable,
     InvalidRequest,
     LimitExceeded,
+    NetworkUnavailable,
     SandboxLost,
     Unsupported,
 )
@@ -190,7 +193,9 @@ class Held:
             raise Unsupported(
                 "network: this sandbox was made without one", hint="make it with network=Allow(…)"
             )
-        await self.connected()
+        # Rules can be taken back whether or not the sandbox can reach its gateway.
+        with contextlib.suppress(EngineError, NetworkUnavailable):
+            await self.connected()
         await self.outlet.change(asked, self.engine, self.conversation)
 
     async def release(self) -> None:

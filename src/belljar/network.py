@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,6 +28,8 @@ MOST_HOSTS_TOGETHER = 2_000
 MOST_PATHS_TOGETHER = 1_000
 MOST_PATH_CHARACTERS = 10_000
 """Of all rules of a sandbox: every request is held against them, in a process that others use."""
+MOST_NOT_ASCII = 20
+"""Names of hosts in all rules: to encode one takes half a millisecond of everybody's time."""
 MOST_SECRETS = 32
 SOURCES = ("env:", "file:")
 """With these begins where the value of a secret is; everything else is the value."""
@@ -89,6 +92,7 @@ class Allow:
     ) -> None:
         if not hosts or len(hosts) > MOST_HOSTS:
             raise InvalidRequest(f"network: a rule names 1 to {MOST_HOSTS} hosts")
+        check_names(hosts)
         for name, value in (("methods", methods), ("paths", paths)):
             several = isinstance(value, Sequence) and not isinstance(value, str)
             if not several or not all(isinstance(one, str) for one in value):
@@ -150,7 +154,9 @@ def rules(asked: object) -> Rules:
     """`network=` as callers write it: a rule, a host, several of them, or nothing."""
     if asked is None or asked is False:
         return ()
-    items: Iterable[object] = [asked] if isinstance(asked, (str, Allow, Mapping)) else _many(asked)
+    several = [asked] if isinstance(asked, (str, Allow, Mapping)) else _many(asked)
+    items = list(islice(several, MOST_RULES + 1))
+    check_names(name for item in items for name in _hosts(item))
     found: list[Allow] = []
     for item in items:
         if isinstance(item, str):
@@ -166,6 +172,15 @@ def rules(asked: object) -> Rules:
     hosts = sum(len(rule.hosts) for rule in found)
     check_together(hosts, [path for rule in found for path in rule.paths])
     return tuple(found)
+
+
+def check_names(hosts: Iterable[object]) -> None:
+    """To be asked before any of them is encoded."""
+    if sum(isinstance(host, str) and not host.isascii() for host in hosts) > MOST_NOT_ASCII:
+        raise InvalidRequest(
+            f"network: all rules together may have {MOST_NOT_ASCII} names that are not ASCII",
+            hint="write names as DNS has them: xn--mnchen-3ya.example",
+        )
 
 
 def check_together(hosts: int, paths: Sequence[str]) -> None:
@@ -314,6 +329,12 @@ def _names(pattern: str, host: str, port: int) -> bool:
     if port not in ((int(only),) if only else PORTS):
         return False
     return host.endswith(name[1:]) and host != name[2:] if name[0] == "*" else host == name
+
+
+def _hosts(item: object) -> Iterable[object]:
+    if isinstance(item, Mapping):
+        item = item.get("hosts")
+    return item if isinstance(item, Sequence) and not isinstance(item, str) else (item,)
 
 
 def _many(asked: object) -> Iterable[object]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from belljar.conversation import Conversation
 from belljar.engines.base import DoorEngine, Doors, Engine, Wall
-from belljar.errors import BelljarError, Closed, NetworkRefused, TrailError
+from belljar.errors import BelljarError, Closed, NetworkRefused, NetworkUnavailable, TrailError
 from belljar.model import Request, Result
 from belljar.sandbox import Order
 from belljar.settings import Settings
@@ -111,6 +111,7 @@ class Outlet:
         self._living: list[tuple[Engine, Conversation]] = []
         """The kept sandboxes that use it."""
         self._reviving: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None
         self._doorless = False
         """A new gateway is there, and the sandbox has no way to it yet."""
         self._began_at = 0.0
@@ -152,10 +153,18 @@ class Outlet:
         placeholders: what the code holds is good again."""
         if not self._is_lost:
             return
+        if self._renewing is None or self._renewing.done():
+            self._renewing = asyncio.ensure_future(self._renew(engine, talk))
+            self._renewing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        # Whoever waits may leave half-way; this is then still done.
+        await asyncio.shield(self._renewing)
+
+    async def _renew(self, engine: Engine, talk: Conversation) -> None:
         async with self._turn:
             if not self._is_lost:
                 return
             self._doorless = True
+            # Also if only the doors are missing: who was given some, unheard of here, loses them.
             await self._gateway.renew(self.lease, self.rules)
             self._began_at = time.monotonic()
             if engine.capabilities.doors:
@@ -207,8 +216,14 @@ class Outlet:
                     "network: a sandbox made without inspect=False trusts the gateway alone",
                     hint="make it with such a rule",
                 )
-            await self.lease.change(found)
-            self.rules = found
+            try:
+                await self.lease.change(found)
+            except NetworkUnavailable:
+                if not self.lease.lost:
+                    raise
+            self.rules = found  # also those of a gateway that follows a lost one
+            if self._is_lost:
+                return
             if engine.capabilities.doors:
                 await cast(DoorEngine, engine).name_hosts(talk.wall, self.lease.hosts)
             else:

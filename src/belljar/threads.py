@@ -94,7 +94,8 @@ def _after_fork() -> None:
         threads._forget()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # not on Windows, where the client works
+    os.register_at_fork(after_in_child=_after_fork)
 
 STATE = Threads("state", 2, each=2)
 """Keys, quotas and CPU seconds of a server: read every second, whatever else is going on."""

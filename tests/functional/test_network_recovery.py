@@ -3,6 +3,7 @@ runs have; and what a client is told of a gateway says nothing about the machine
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -15,8 +16,9 @@ from typing import Any
 import pytest
 
 import belljar
+import belljar.aio
 from belljar import Allow, Caller, Secret
-from belljar.errors import NetworkRefused, NetworkUnavailable
+from belljar.errors import EngineError, NetworkRefused, NetworkUnavailable
 from belljar.server.errors import answer
 from belljar.testing.served import served
 from tests.functional.test_network import NAME, OTHER, TOKEN, TRY, Site, tried
@@ -54,6 +56,11 @@ def gateways(jar: belljar.Belljar) -> list[int]:
     return [process.pid for process in service._network._gateway.processes]
 
 
+def leases(jar: belljar.Belljar) -> int:
+    service: Any = jar.asynchronous._service  # type: ignore[union-attr]
+    return sum(len(process.listeners) for process in service._network._gateway.processes)
+
+
 def eventually(wanted: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not wanted():
@@ -77,6 +84,80 @@ def test_n2_a_program_with_a_secret_gets_its_network_back_by_itself(
         eventually(lambda: ("/echo/poll", f"Bearer {TOKEN}") in site.heard)
         get = f"URLS = [{site.url('/hello')!r}]{TRY}"
         assert box.run(get).stdout == "200\n"
+
+
+TAKE_THE_DOOR = """
+import socket, threading, time
+def take():
+    while "taken" not in globals():
+        door = socket.socket()
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            door.bind(("127.0.0.1", 3128))
+            door.listen()
+            globals()["taken"] = door
+        except OSError:
+            door.close()
+            time.sleep(0.001)
+threading.Thread(target=take, daemon=True).start()
+"""
+
+
+def test_n2_code_that_takes_its_own_door_is_left_with_one_lease(
+    jar: belljar.Belljar, site: Site
+) -> None:
+    """Each try to bring its network back replaces the one before; rules can still be taken back,
+    and nothing is left of them when it has ended."""
+    secret = Secret(TOKEN, host=NAME)
+    with belljar.Sandbox(jar, engine="jail", network=site.rule(), secrets={"K": secret}) as box:
+        assert box.run(TAKE_THE_DOOR).success
+        (lost,) = gateways(jar)
+        os.kill(lost, signal.SIGKILL)
+        eventually(lambda: gateways(jar) not in ([lost], []))
+        for _ in range(5):
+            with pytest.raises(EngineError, match="in use"):
+                box.run("1")
+        assert leases(jar) == 1
+        box.set_network(None)
+        assert box.network == ()
+    assert leases(jar) == 0
+
+
+def test_n1_a_caller_that_leaves_while_the_network_comes_back_breaks_nothing(site: Site) -> None:
+    """Others still run, and rules that are taken back reach every program inside."""
+    poll = ["python3", "-c", f"URL = {site.url('/echo/left')!r}{POLL}"]
+    get = f"URLS = [{site.url('/hello')!r}]{TRY}"
+
+    async def leave() -> None:
+        async with (
+            belljar.aio.Belljar(site.settings(pool_size=0)) as jar,
+            belljar.aio.Sandbox(
+                jar, engine="jail", network=site.rule(), secrets={"K": Secret(TOKEN, host=NAME)}
+            ) as box,
+        ):
+            await box.start(poll)
+            service: Any = jar._service  # type: ignore[union-attr]
+            gateway = service._network._gateway
+            held: Any = box._held
+            for _ in range(3):
+                (process,) = gateway.processes
+                os.kill(process.pid, signal.SIGKILL)
+                while not held.outlet.lease.lost:
+                    await asyncio.sleep(0)
+                run = asyncio.ensure_future(box.run("1"))
+                while not run.done() and not (held.outlet._doorless and not held.outlet.lease.lost):
+                    await asyncio.sleep(0)
+                run.cancel()
+                await asyncio.wait([run])
+                assert (await box.run(get)).stdout == "200\n"
+                assert [len(one.listeners) for one in gateway.processes] == [1]
+            await box.set_network(None)
+            site.heard.clear()
+            assert (await box.run(get)).stdout != "200\n"
+            await asyncio.sleep(0.5)
+            assert not site.heard
+
+    asyncio.run(leave())
 
 
 def test_n1_a_run_does_not_wait_for_a_gateway_that_hangs(jar: belljar.Belljar, site: Site) -> None:

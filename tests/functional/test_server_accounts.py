@@ -250,10 +250,14 @@ def zygotes_of(pid: int) -> set[int]:
     """Processes that it holds a pidfd of, and whose pid namespace is right below ours."""
     found = set()
     for file in Path(f"/proc/{pid}/fdinfo").iterdir():
-        lines = dict(line.split(":", 1) for line in file.read_text().splitlines() if ":" in line)
-        held = int(lines.get("Pid", "-1"))
-        if held > 0:
-            status = Path(f"/proc/{held}/status").read_text()
+        try:
+            told = file.read_text()
+            lines = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+            held = int(lines.get("Pid", "-1"))
+            status = Path(f"/proc/{held}/status").read_text() if held > 0 else ""
+        except FileNotFoundError:
+            continue  # it was closed, or has ended, meanwhile
+        if status:
             numbers = next(line for line in status.splitlines() if line.startswith("NSpid:"))
             if len(numbers.split()) == 3:
                 found.add(held)

@@ -343,3 +343,42 @@ def test_p2_long_lines_of_one_tenant_are_cut_when_its_minute_is_full(
             assert any("cut" in one for one in attempts) == (tenant == "greedy")
         assert all("cut" not in one.attempt for one in trail.recent(tenant="modest"))
     assert sizes["greedy"] < 2 * writing.TENANT_BYTES_A_MINUTE
+
+
+def test_p2_readers_beside_the_writer_cost_it_no_line(tmp_path: Path) -> None:
+    """One in the same process, then one in another, which would delete the log of a database that
+    nobody has locked."""
+    url = f"sqlite:///{tmp_path}/trail/trail.db"
+    settings = Settings(trail=url)
+
+    async def run(recorder: Recorder) -> None:
+        async with await recorder.entry("run", Request(code="x")):
+            pass
+
+    async def play() -> None:
+        writer = open_writer(settings)
+        recorder = Recorder(writer, settings, Caller(tenant="t"))
+        await run(recorder)
+        with Trail(url) as trail:
+            assert len(trail.recent()) == 1
+        assert seen_elsewhere(url) == 1
+        await run(recorder)
+        assert seen_elsewhere(url) == 2
+        await asyncio.to_thread(writer.close)
+
+    asyncio.run(play())
+    assert seen_elsewhere(url) == 2
+
+
+def seen_elsewhere(url: str) -> int:
+    """How many attempts another process sees."""
+    code = (
+        "import sys; from belljar.trail.trail import Trail\n"
+        "with Trail(sys.argv[1]) as trail: print(trail.verify().sound, len(trail.recent()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, url], capture_output=True, text=True, check=True
+    )
+    sound, count = done.stdout.split()
+    assert sound == "True"
+    return int(count)

@@ -345,8 +345,12 @@ def still_building(server: Served) -> bool:
 def test_f2_a_build_ends_when_nobody_waits_for_it(index: SilentIndex) -> None:
     sandboxes = {**SMALL, "packages_allowed": "any"}
     with served(keys=True, sandboxes=sandboxes) as server:
-        with Crowd(server, server.key) as crowd:
+        key = new_key(server, "leaving", "--quota", "cpu_s_per_day=100")
+        with Crowd(server, key) as crowd:
             crowd.send("/v1/runs", {"code": "1", "packages": ["mine"]})
             until(lambda: index.of("mine") == 1)
             assert list(server.home.glob("layers/*.building"))
         until(lambda: not list(server.home.glob("layers/*.building")))
+        until(lambda: runs(server, key) == 0)
+        used = server.ask("GET", "/v1/usage", key=key).json()["cpu_s_today"]
+        assert used == 0, "nobody pays for waiting"

@@ -54,3 +54,32 @@ def test_f2_who_burns_time_is_ended_alone() -> None:
     assert done.stdout.splitlines() == ["503 True", "Refusal spun not blamed its lease"], (
         done.stderr
     )
+
+
+MANY = """
+import asyncio, time
+from belljar.egress import burning
+
+ended = []
+
+async def works(name):
+    burning.blamed.set(lambda why: ended.append(name))
+    until = time.process_time() + 0.6
+    while time.process_time() < until:
+        pass
+
+async def main():
+    burning.Watch().start()
+    done = await asyncio.gather(*map(works, range(6)), return_exceptions=True)
+    await asyncio.sleep(0)
+    print(done, ended)
+
+asyncio.run(main())
+"""
+
+
+def test_f2_nobody_is_blamed_for_what_several_took_together() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MANY], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.stdout == f"{[None] * 6} []\n", done.stderr

@@ -14,6 +14,7 @@ from belljar.network import (
     MOST_HOSTS,
     MOST_HOSTS_TOGETHER,
     MOST_METHODS,
+    MOST_NOT_ASCII,
     MOST_PATH_CHARACTERS,
     MOST_PATHS,
     MOST_PATHS_TOGETHER,
@@ -108,6 +109,32 @@ def test_f2_a_server_counts_before_it_looks() -> None:
     many = [Rule(hosts=["not a name of any host"] * MOST_HOSTS)] * 100
     with pytest.raises(InvalidRequest, match="together"):
         of_server(many)
+
+
+def test_f2_names_are_counted_before_they_are_encoded() -> None:
+    """Encoding takes time by the character, and a server has one loop for all tenants."""
+    from belljar.server.schemas_network import Rule
+    from belljar.server.schemas_network import rules as of_server
+
+    # None of these is a name: whoever encoded one first would say so.
+    names = [f"ü{number} .example" for number in range(MOST_NOT_ASCII + 1)]
+    asked: list[object] = [
+        names,
+        [{"hosts": [name]} for name in names],
+        [{"hosts": names}],
+        (name for name in names),
+    ]
+    for one in asked:
+        with pytest.raises(InvalidRequest, match="not ASCII"):
+            rules(one)
+    with pytest.raises(InvalidRequest, match="not ASCII"):
+        Allow(*names)
+    for given_rules in (names, [Rule(hosts=[name]) for name in names], [Rule(hosts=names)]):
+        with pytest.raises(InvalidRequest, match="not ASCII"):
+            of_server(given_rules)
+    assert MOST_NOT_ASCII <= 20
+    few = rules([f"ü{number}.example" for number in range(MOST_NOT_ASCII)])
+    assert few[1].hosts == ("xn--1-dha.example",)
 
 
 def test_f2_secrets_are_bounded_together() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
 
-from belljar.egress.limits import Connection, Limits
+from belljar.egress.limits import Connection, Limits, Turns
 from belljar.settings import Settings
 
 MINUTES = 60.0
@@ -80,3 +81,42 @@ def test_who_has_hung_up_waits_for_nothing(connection: Connection, client: Clien
     client.is_gone = True
     assert why(connection, 0.5) == ""
     assert "hung up" in why(connection, 2)
+
+
+def test_f2_one_lease_has_one_step_in_a_turn_however_many_are_ready() -> None:
+    """Steps of its connections that take long are not all taken before anybody else's."""
+    done: list[str] = []
+
+    async def step(turns: Turns) -> None:
+        async with turns:
+            until = time.monotonic() + 0.005
+            while time.monotonic() < until:
+                pass
+            done.append("step")
+
+    async def other() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        done.append("other")
+
+    async def all_at_once() -> None:
+        turns = Turns()
+        await asyncio.gather(*(step(turns) for _ in range(30)), other())
+
+    asyncio.run(all_at_once())
+    assert done.index("other") < 10 and len(done) == 31
+
+
+def test_a_step_that_fails_leaves_the_way_free() -> None:
+    async def fail(turns: Turns) -> None:
+        async with turns:
+            time.sleep(0.005)
+            raise ValueError
+
+    async def twice() -> None:
+        turns = Turns()
+        for _ in range(2):
+            with pytest.raises(ValueError):
+                await fail(turns)
+
+    asyncio.run(twice())

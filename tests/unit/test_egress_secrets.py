@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import cProfile
 import gzip
 import json
 import zlib
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -333,3 +336,50 @@ def test_lengths_stay_unless_they_may_change() -> None:
 def test_events_are_not_held_back() -> None:
     incoming = answer((b"Content-Type", b"text/event-stream"))
     assert list(incoming.feed(b"data: one\n\n")) == [b"data: one\n\n"]
+
+
+def steps(work: Callable[[], object]) -> int:
+    """Calls made; no clock, for machines are busy."""
+    profile = cProfile.Profile()
+    with contextlib.suppress(Refusal):
+        profile.runcall(work)
+    return sum(one.callcount for one in profile.getstats())
+
+
+def test_f2_many_secrets_of_one_value_cost_what_one_costs() -> None:
+    def cost(values: list[str]) -> int:
+        held = hold({f"K{number}": Secret(value, host=HOST) for number, value in enumerate(values)})
+        incoming = Keeper(held).response(
+            host=HOST, method=b"GET", status=200, reason=b"OK", headers=[]
+        )
+        return steps(lambda: list(incoming.feed(b"abcdabcd" * 2000 + b"%41 &amp;#65;")))
+
+    same = ["abcdabcd"] * 32
+    cases = [
+        "".join((a.upper(), a)[number >> at & 1] for at, a in enumerate("abcdabcd"))
+        for number in range(32)
+    ]
+    assert cost(same) < 2 * cost(same[:1])
+    assert cost(cases) < 3 * cost(cases[:1])
+
+
+def test_f2_to_say_where_a_placeholder_stands_costs_no_second_search() -> None:
+    held = hold({f"K{number}": Secret(f"secret-{number}-value", host=HOST) for number in range(16)})
+    keeper = Keeper(held)
+    headers = [(b"a", b"%41&#65;" + b"a" * 200)] * 250
+
+    def cost(last: bytes) -> int:
+        asked = [*headers, (b"z", last)]
+        return steps(
+            lambda: keeper.request(host=HOST, tls=True, method=b"GET", target=b"/", headers=asked)
+        )
+
+    assert cost(held[7].placeholder) < 4 * cost(b"nothing")
+    with pytest.raises(Refusal, match="K7 stands in the header z"):
+        keeper.request(
+            host=HOST,
+            tls=True,
+            method=b"GET",
+            target=b"/",
+            headers=[*headers, (b"z", held[7].placeholder), (b"y", held[3].placeholder)],
+        )

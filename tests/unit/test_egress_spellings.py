@@ -481,3 +481,15 @@ def test_base64_in_lines_is_found_wherever_an_escaped_letter_stands(
         )
         read = html.unescape(unquote(read)).replace("\\n", "").replace("\\", "")
         assert value not in base64.b64decode(read)
+
+
+def test_of_two_that_overlap_none_is_passed_on() -> None:
+    """Code that knows how one value ends can write the rest of it before another."""
+    first, second = b"user-key-sk-live-", b"sk-live-7Qw2Zx9Lm4Kp0Vb8"
+    found = Spellings([*spellings(first, b"A" * 17), *spellings(second, b"B" * 24)])
+    for before, after in ((b"user-key-", b"."), (b"%75ser-key-", b"%41")):
+        scrubbed = found.replace(before + second + after)
+        assert scrubbed.endswith(b"B" * 16 + after) and len(scrubbed) == len(
+            before + second + after
+        )
+    assert found.replace(second + first) == b"B" * 24 + b"A" * 17

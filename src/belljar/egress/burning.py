@@ -28,7 +28,8 @@ class Watch:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._looks = 0
+        self._looks: dict[Callable[[Refusal], None], int] = {}
+        """Of each lease, at which it was at work in this turn."""
         self._waiting = False
         signal.signal(signal.SIGPROF, self._look)
         signal.setitimer(signal.ITIMER_PROF, _LOOK_S, _LOOK_S)
@@ -40,14 +41,16 @@ class Watch:
         loop = self._loop
         if loop is None or asyncio.current_task(loop) is None:
             return
-        self._looks += 1
         if not self._waiting:  # for the loop to come round
             self._waiting = True
-            self._looks = 1
+            self._looks.clear()
             loop.call_soon(self._came_round)
-        if self._looks < _MOST_LOOKS or (end := blamed.get()) is None:
+        if (end := blamed.get()) is None:
             return
-        self._looks = 0
+        self._looks[end] = self._looks.get(end, 0) + 1
+        if self._looks[end] < _MOST_LOOKS:
+            return
+        del self._looks[end]
         why = refused(
             f"this took more than {LONGEST_TURN_S:g} s of the gateway's CPU time at once, so this "
             "sandbox has lost its network",

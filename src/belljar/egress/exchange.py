@@ -10,7 +10,7 @@ from typing import NamedTuple
 import h11
 
 from . import tunnel
-from .http import Event, Headers, Http, passed_on, values, without_quotes
+from .http import MOST_HEADERS, Event, Headers, Http, passed_on, values, without_quotes
 from .ledger import Attempt
 from .limits import Turns, Watched
 from .refusal import Refusal, blocked, failed
@@ -102,7 +102,9 @@ class Exchange:
                 event = event or await self._client.event()
                 if isinstance(event, h11.Data):
                     data, event = self._client.gathered(event)
-                    if passed := body.feed(data):
+                    async with self._turns:
+                        passed = body.feed(data)
+                    if passed:
                         await upstream.http.stream.write(_data(upstream.http, passed))
                 elif isinstance(event, h11.EndOfMessage):
                     await upstream.http.stream.write(_finish(upstream, body, event))
@@ -116,14 +118,19 @@ class Exchange:
         client, upstream, out = self._client, self._upstream, bytearray()
         incoming: Incoming | None = None
         host, interim = upstream.target.host, 0
-        since, behind = time.monotonic(), None
+        since, behind, has_read = time.monotonic(), None, False
         try:
             while True:
                 since = await self._turns.pass_on(since)
-                event, behind = behind or upstream.http.ready(), None
+                if incoming is None and has_read:
+                    async with self._turns:  # to read a head takes long
+                        event = upstream.http.ready()
+                else:
+                    event, behind = behind or upstream.http.ready(), None
                 if event is None:
                     await self._flush(out)
                     upstream.http.feed(await upstream.http.stream.read())
+                    has_read = True
                     continue
                 if isinstance(event, h11.InformationalResponse):
                     interim += 1
@@ -141,13 +148,16 @@ class Exchange:
                     self._attempt.status = event.status_code
                     if _is_of_events(event):
                         upstream.meter.expect_silence()
-                    incoming = self._keeper.response(
-                        host=host,
-                        method=method,
-                        status=event.status_code,
-                        reason=event.reason,
-                        headers=_answer_headers(event),
-                    )
+                    if len(event.headers) > MOST_HEADERS:
+                        raise failed(f"{host}: its answer has more than {MOST_HEADERS} headers")
+                    async with self._turns:
+                        incoming = self._keeper.response(
+                            host=host,
+                            method=method,
+                            status=event.status_code,
+                            reason=event.reason,
+                            headers=_answer_headers(event),
+                        )
                     head = h11.Response(
                         status_code=event.status_code,
                         headers=incoming.headers,
@@ -157,8 +167,12 @@ class Exchange:
                     self.has_begun_to_answer = True
                 elif incoming and isinstance(event, h11.Data):
                     data, behind = upstream.http.gathered(event)
-                    for piece in incoming.feed(data):
-                        since = await self._turns.pass_on(since)
+                    pieces = incoming.feed(data)
+                    while True:
+                        async with self._turns:
+                            piece = next(pieces, None)
+                        if piece is None:
+                            break
                         out += _data(client, piece)
                         if len(out) >= _FLUSH_BYTES:
                             await self._flush(out)

@@ -218,12 +218,15 @@ class Lease:
                     "secrets": [one.to_dict() for one in self._held],
                 }
             )
+            self._check_open()  # it may have been closed meanwhile
         except BaseException:
             process.listeners.pop(number, None)
             with contextlib.suppress(NetworkUnavailable):
                 process.send({"do": "close", "lease": number, "id": process.number()})
             raise
+        before = self._process, self._number
         self._process, self._number, self.given = process, number, given
+        await _end(*before)
 
     @property
     def variables(self) -> Mapping[str, str]:
@@ -281,14 +284,9 @@ class Lease:
         if self._closed:
             return
         self._closed = True
-        process = self._begun()
         try:
-            if process.alive:
-                await process.ask({"do": "close", "lease": self._number})
-        except Unavailable:
-            pass  # the process has gone, and with it every connection
+            await _end(self._begun(), self._number)
         finally:
-            process.listeners.pop(self._number, None)
             self._gateway.rests(self)
 
     def _begun(self) -> Running:
@@ -298,6 +296,18 @@ class Lease:
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("this way to the network was closed")
+
+
+async def _end(process: Running | None, number: int) -> None:
+    if process is None:
+        return
+    try:
+        if process.alive:
+            await process.ask({"do": "close", "lease": number})
+    except Unavailable:
+        pass  # the process has gone, and with it every connection
+    finally:
+        process.listeners.pop(number, None)
 
 
 def _nothing() -> None:

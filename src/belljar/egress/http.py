@@ -12,6 +12,9 @@ from .refusal import HINTS, Refusal, blocked, phrase
 from .streams import Stream
 
 HEAD_BYTES = 65_536
+MOST_HEADERS = 256
+"""Of one request or answer: each is looked at several times."""
+_MOST_OTHER_METHODS = 4
 _MOST_GATHERED = 64
 Headers = list[tuple[bytes, bytes]]
 
@@ -46,6 +49,7 @@ class Http:
         self.stream = stream
         self.state = h11.Connection(role, max_incomplete_event_size=HEAD_BYTES)
         self._head = bytearray()
+        self._lines = 0
         self._in_head = role is h11.SERVER
 
     async def event(self) -> Event:
@@ -75,7 +79,17 @@ class Http:
             # h11 waits for the end of a head before it looks at its first line.
             if b"\n" in self._head and not _LINE.match(self._head):
                 raise h11.RemoteProtocolError("illegal request line")
+            self._lines += data.count(b"\n")
+            self._check_lines()
         self.state.receive_data(data)
+
+    def _check_lines(self) -> None:
+        """Before h11 takes its time for each of them."""
+        if self._lines <= MOST_HEADERS + 2:
+            return
+        end = self._head.find(b"\r\n\r\n")
+        if self._head.count(b"\n", 0, end if end >= 0 else len(self._head)) > MOST_HEADERS:
+            raise h11.RemoteProtocolError(f"more than {MOST_HEADERS} headers")
 
     def begins_http2(self) -> bool:
         return bytes(self._head).startswith(HTTP2_PREFACE)
@@ -107,6 +121,8 @@ class Http:
         self.state.start_next_cycle()
         self._in_head = True
         self._head += ahead
+        self._lines = ahead.count(b"\n")
+        self._check_lines()
         if b"\n" in ahead and not _LINE.match(ahead):
             raise h11.RemoteProtocolError("illegal request line")
 
@@ -130,7 +146,10 @@ def passed_on(
 def other_methods(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
     """By which a request asks to be taken for one with another method: rules are about both."""
     found = [value for name, value in headers if name.lower() in _OTHER_METHOD]
-    return [value.strip().upper().decode("ascii", "replace") for value in found]
+    methods = {value.strip().upper().decode("ascii", "replace") for value in found}
+    if len(methods) > _MOST_OTHER_METHODS:
+        raise blocked("a request that asks to be taken for many other methods")
+    return sorted(methods)
 
 
 def check_one_path(headers: Iterable[tuple[bytes, bytes]]) -> None:

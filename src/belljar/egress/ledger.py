@@ -14,8 +14,10 @@ from .refusal import ALLOWED, Refusal
 from .underway import UnderWay
 
 TOLD_ONE_BY_ONE = 1_000
-"""Of one lease; then refusals that are alike are counted together."""
+"""Of one lease; then refusals that are alike are counted together. Whatever may have gone out is
+always told by itself."""
 _MOST_KINDS = 200
+_OWN = ("scheme", "method", "path", "rule", "address")
 _LONGEST = 500
 _LONGEST_NAME = 253
 
@@ -54,10 +56,10 @@ class Ledger:
     def add(self, record: Egress, slot: int | None = None) -> None:
         self._told += 1
         data = asdict(record)
-        if self._told <= TOLD_ONE_BY_ONE or record.verdict == ALLOWED:
+        is_begun = slot is not None or record.verdict == ALLOWED
+        if is_begun or self._told <= TOLD_ONE_BY_ONE:
             self._send([data], None if slot is None else partial(self._under_way.over, slot))
             return
-        self.over(slot)
         key: tuple[object, ...] = (record.verdict, record.host, record.port, record.why)
         if key not in self._alike and len(self._alike) >= _MOST_KINDS:
             key = (record.verdict,)
@@ -66,6 +68,8 @@ class Ledger:
         if known := self._alike.get(key):
             for name in ("count", "bytes_sent", "bytes_received"):
                 known[name] += data[name]
+            # None of them is shown with another's.
+            known.update({name: "" for name in _OWN if known[name] != data[name]})
         else:
             self._alike[key] = data
 

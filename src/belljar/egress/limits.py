@@ -61,10 +61,25 @@ class Pace:
 
 class Turns:
     """Work that goes on and on without a wait, as with what comes in tiny pieces, is stopped for
-    others: of all connections of a lease only one goes on at a time."""
+    others: of all connections of a lease only one goes on at a time.
+
+    As a context: a step whose length code or a host can choose. However many connections of a
+    lease are ready for one, the other leases have their turn after the first."""
 
     def __init__(self) -> None:
         self._next = asyncio.Lock()
+        self._began_at = 0.0
+
+    async def __aenter__(self) -> None:
+        await self._next.acquire()
+        self._began_at = time.monotonic()
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            if time.monotonic() - self._began_at >= _SLICE_S:
+                await asyncio.sleep(0)
+        finally:
+            self._next.release()
 
     async def pass_on(self, since: float) -> float:
         """To be called again and again, with what it returned."""

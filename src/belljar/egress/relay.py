@@ -173,14 +173,15 @@ class Relay:
         attempt.path = path.partition("?")[0]
         self._client.check_head(request)
         await self._outlet.pace.wait()
-        permission = self._outlet.permit(target, attempt.method, attempt.path)
-        attempt.rule = permission.rule
-        for method in http.other_methods(request.headers):
-            self._outlet.permit(target, method, attempt.path)
-        if permission.has_paths:
-            targets.clear_path(attempt.path)
-            http.check_one_path(request.headers)
-        outgoing = self._outgoing(request, target, path)
+        async with self._outlet.turns:
+            permission = self._outlet.permit(target, attempt.method, attempt.path)
+            attempt.rule = permission.rule
+            for method in http.other_methods(request.headers):
+                self._outlet.permit(target, method, attempt.path)
+            if permission.has_paths:
+                targets.clear_path(attempt.path)
+                http.check_one_path(request.headers)
+            outgoing = self._outgoing(request, target, path)
         attempt.begun()
         self._connection.target = target
         self._connection.asked = attempt.method, attempt.path

@@ -20,6 +20,7 @@ import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import accumulate
 from urllib.parse import quote, quote_plus
 
 from belljar.egress.escapes import begun, undone
@@ -182,8 +183,8 @@ class Keeper:
     def __init__(self, held: Sequence[Held] = ()) -> None:
         self._held = tuple(held)
         self._written = [(one, spellings(one.placeholder, one.placeholder)) for one in held]
-        self._placeholders = [(one, Spellings(forms)) for one, forms in self._written]
         self._any = Spellings(form for _, forms in self._written for form in forms)
+        self._owners = {id(form): one for one, forms in self._written for form in forms}
         self._bodies: dict[tuple[str, str], Spellings] = {}
         self._values: dict[str, Spellings] = {}
 
@@ -252,12 +253,13 @@ class Keeper:
     def _refuse(self, parts: Sequence[tuple[bytes, str]], host: str, *, tls: bool) -> None:
         """If there is a placeholder in any of them."""
         # No spelling has this byte in it, so none is found across two parts.
-        if not self._any.occur(b"\xff".join(part for part, _ in parts)):
+        found = self._any.first(b"\xff".join(part for part, _ in parts))
+        if found is None:
             return
-        for part, where in parts:
-            for one, found in self._placeholders:
-                if found.occur(part):
-                    raise _refusal(one, where, host, tls=tls)
+        form, at = found
+        ends = accumulate(len(part) + 1 for part, _ in parts)
+        where = next(where for end, (_, where) in zip(ends, parts, strict=True) if at < end)
+        raise _refusal(self._owners[id(form)], where, host, tls=tls)
 
     def _body(self, host: str, kind: str, own: Sequence[Held]) -> Spellings:
         # Names below a `*.` have no end: all hosts without a secret share one.

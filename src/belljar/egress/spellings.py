@@ -129,6 +129,11 @@ class Form:
         if len(set(self.anchor)) < _LEAST_DIFFERENT:  # data like it would match at every byte
             self._offset, self.anchor = 0, needle
 
+    @property
+    def found_by(self) -> tuple[object, ...]:
+        ends = self.lead, self.trail, self.swallowed, tuple(self.joined)
+        return self.needle, self.view, self.reading, *ends
+
     def refusing(self, refuse: Callable[[], bytes]) -> Form:
         """The same, but a find is the end: `refuse` raises."""
         made = copy(self)
@@ -255,7 +260,11 @@ class Spellings:
     """Several forms at once."""
 
     def __init__(self, forms: Iterable[Form]) -> None:
-        self.forms = tuple(forms)
+        # Of those that are found at the same places the first counts: the others are only work.
+        different: dict[tuple[object, ...], Form] = {}
+        for form in forms:
+            different.setdefault(form.found_by, form)
+        self.forms = tuple(different.values())
         self.groups: dict[tuple[int, str], list[tuple[int, bytes]]] = {}
         """Where to look, and for what of which form."""
         for order, form in enumerate(self.forms):
@@ -268,6 +277,13 @@ class Spellings:
         """In something that is whole."""
         return self.advance(data, until=len(data))[0]
 
+    def first(self, data: bytes) -> tuple[Form, int] | None:
+        """Which is found first, and where."""
+        if not self._is_possible(data):
+            return None
+        hit = min(_Scan(self, data).first_hits(), default=None)
+        return (self.forms[hit.order], hit.start) if hit else None
+
     def occur(self, data: bytes) -> bool:
         return self._is_possible(data) and any(_Scan(self, data).first_hits())
 
@@ -279,12 +295,13 @@ class Spellings:
         hits = sorted(scan.first_hits())
         done: list[bytes] = []
         at = 0
-        while hits and hits[0].start < until:
+        while hits and hits[0].start < max(at, until):
             hit = heappop(hits)
-            if hit.start >= at:
+            if -hit.negative_end > at:
                 put = self.forms[hit.order].put
                 written = put if isinstance(put, bytes) else put(scan.units(hit))
-                done += [data[at : hit.start], written]
+                # One that begins within the last is replaced from there on, where it goes on.
+                done += [data[at : hit.start], written[max(0, at - hit.start) :]]
                 at = -hit.negative_end
             if further := scan.hit(hit.order, at):
                 heappush(hits, further)

@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from belljar.kept import events
 from belljar.kept.sandbox import Sandbox
-from belljar.model import MIB, Result
+from belljar.model import MIB, Result, Usage
 from belljar.receiver import OnUsage
 from belljar.server import describing_inside, running
 from belljar.server.gate import visit_of
@@ -40,6 +40,8 @@ async def describe(
         box = Sandbox(server.jar, **more, checkpoints=0, inputs={"dataset": path})
         box.maximum_s = chosen["timeout_s"]
         async with box:
+            if on_usage:
+                on_usage(Usage())  # from here on it may use something
             return await box.run(code, on_event=events.telling(on_usage) if on_usage else None)
 
     result = await running.run(server, request, code, chosen, execute=look)

@@ -65,7 +65,7 @@ async def run(
             result = await work(code, **chosen, **live, caller=caller(visit))
             keep(visit, place, result)
     except (BelljarError, ApiError) as error:
-        if meter and (meter.begun or _may_have_run(error)):
+        if meter and (meter.begun or (not meter.watches and _may_have_run(error))):
             meter.broke_off()
         reason = error.code if isinstance(error, ApiError) else code_of(type(error))
         server.metrics.refused.labels(tenant.name, reason).inc()
@@ -74,7 +74,7 @@ async def run(
             await refused(server, visit, code, options, reason)
         raise
     except asyncio.CancelledError:
-        if meter:
+        if meter and (meter.begun or not meter.watches):
             meter.broke_off()
         if not begun:
             server.soon(refused(server, visit, code, options, "client_gone"))
@@ -99,6 +99,8 @@ class Meter:
     def __init__(self, tenant: Tenant, cpus: float) -> None:
         self.begun = False
         """Its code was seen to run."""
+        self.watches = False
+        """It would see that: waiting for a place, a build or a sandbox costs nothing."""
         self._tenant = tenant
         self._cpus = cpus
         self._charged_ms = 0.0
@@ -106,6 +108,8 @@ class Meter:
 
     def watching(self, tell: Callable[[Usage], None] | None) -> Callable[[Usage], None]:
         """OutOfCpu when the tenant has used up its day: whoever called this ends the run."""
+
+        self.watches = True
 
         def on_usage(usage: Usage) -> None:
             self.begun, self._since = True, time.perf_counter()

@@ -17,6 +17,7 @@ from belljar.network import (
     Secret,
     check_together,
 )
+from belljar.network import rules as network_rules
 from belljar.server.strict import Strict
 
 Host = Annotated[str, Field(max_length=300)]
@@ -94,9 +95,7 @@ def rules(given: Sequence[str | Rule]) -> tuple[Allow, ...]:
     several = [one for one in given if isinstance(one, Rule)]
     hosts = len(given) - len(several) + sum(len(one.hosts) for one in several)
     check_together(hosts, [path for one in several for path in one.paths])
-    return tuple(
-        Allow(one) if isinstance(one, str) else Allow.of(one.model_dump()) for one in given
-    )
+    return network_rules([one if isinstance(one, str) else one.model_dump() for one in given])
 
 
 def secrets(given: Mapping[str, SecretGiven]) -> dict[str, Secret]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
+from belljar import sqlite_files
 from belljar.errors import InvalidRequest, Unavailable
 from belljar.extras import install
 from belljar.server.keys import Key
@@ -248,24 +249,14 @@ def _private(path: Path) -> None:
     """Hashes of keys are nobody else's business, also in a file that was there before."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-        for file in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
+        sqlite_files.make_private(path, create=True)
+        for end in ("-wal", "-shm"):
             with contextlib.suppress(FileNotFoundError):
-                _tighten(file)
+                sqlite_files.make_private(path.with_name(path.name + end), create=False)
     except OSError as error:
         raise Unavailable(
             f"the server's state cannot be opened: {error}", hint="is the folder writable?"
         ) from error
-
-
-def _tighten(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        mode = os.fstat(file).st_mode
-        if mode & 0o077:
-            os.fchmod(file, mode & 0o700)
-    finally:
-        os.close(file)
 
 
 def _pragmas(connection: object, _: object) -> None:

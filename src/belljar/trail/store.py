@@ -7,6 +7,7 @@ SQLite: beside the file lie `…-lock`, which whoever opens the trail holds for 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import stat
@@ -17,6 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import exc
 
+from belljar import sqlite_files
 from belljar.errors import InvalidRequest, TrailError
 from belljar.extras import install
 from belljar.trail.tables import REVISION, VERSION_TABLE
@@ -166,28 +168,21 @@ def _prepare(file: Path, *, create: bool) -> None:
     try:
         if create:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
         folder = file.parent.stat()
         if folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise TrailError(
                 f"the trail cannot be in {file.parent}: others can write there",
                 hint="put it into a folder that only you can write",
             )
-        descriptor = os.open(file, flags, 0o600)
+        sqlite_files.make_private(file, create=create)
+        if not os.access(file, os.R_OK | os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except FileNotFoundError as error:
         raise TrailError(f"there is no trail at {file}") from error
+    except sqlite_files.NotAFile as error:
+        raise TrailError(f"the trail {file} is not a file") from error
     except OSError as error:
         raise TrailError(f"the trail {file} cannot be opened: {error.strerror}") from error
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise TrailError(f"the trail {file} is not a file")
-        if status.st_mode & 0o077:
-            os.fchmod(descriptor, 0o600)
-    except OSError as error:
-        raise TrailError(f"the trail {file} is not ours: {error.strerror}") from error
-    finally:
-        os.close(descriptor)
 
 
 def _sqlite(file: Path, *, full: bool) -> sa.Engine:

@@ -221,6 +221,24 @@ def test_a_flood_of_refusals_is_counted(way: Way) -> None:
     assert len(way.egress) < 1290
 
 
+def test_what_went_out_is_told_by_itself_after_any_flood(way: Way, world: World) -> None:
+    for number in range(1001):
+        with way.dial() as connection:
+            head = f"DELETE http://other.example.com/{number % 2} HTTP/1.1\r\nHost: x.y\r\n\r\n"
+            connection.sendall(head.encode())
+            connection.recv(1000)
+    methods = ["GET", "DELETE", "PUT", "PATCH"]
+    for method in methods:
+        with way.dial() as connection:
+            connection.sendall(start("/deaf").replace(b"GET", method.encode()))
+            seen = method.encode()
+            eventually(lambda seen=seen: any(seen in bytes(one.raw) for one in world.visits))
+    told = way.told(lambda one: one.host == HOST, count=len(methods))
+    assert sorted((one.verdict, one.method, one.count) for one in told) == sorted(
+        ("failed", method, 1) for method in methods
+    )
+
+
 @pytest.mark.slow
 def test_10_000_connections(world: World) -> None:
     """At once, from one sandbox: bounded memory, no descriptor too many, others are served."""

@@ -87,6 +87,21 @@ def test_a_header_that_names_another_method_or_path(gate: Gate, world: World, he
     assert len(world.visits) == (OVERRIDES[header] == 200)
 
 
+def test_headers_without_end_are_refused_before_they_are_read(way: Way, world: World) -> None:
+    """Each is looked at several times, in a process that others use."""
+    few = "".join(f"X-{number}: x\r\n" for number in range(250))
+    lines = "\n" * 2000
+    start = f"GET http://{HOST}/hello HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: {len(lines)}\r\n"
+    assert way.ask(f"{start}{few}\r\n{lines}".encode()).status == 200
+    many = "".join(f"X-{number}: x\r\n" for number in range(3000))
+    answer = way.ask(f"{start}{many}\r\n{lines}".encode())
+    assert answer.status == 400 and "headers" in answer.reason
+    others = "".join(f"X-HTTP-Method: {method}\r\n" for method in ("GET", "A", "B", "C", "D"))
+    answer = way.ask(f"{start}{others}\r\n{lines}".encode())
+    assert answer.status == 403 and "other methods" in answer.reason
+    assert len(way.stopped(count=2)) == 2 and len(world.visits) == 1
+
+
 def not_smuggled(world: World) -> None:
     for visit in world.visits:
         for head in visit.heads:

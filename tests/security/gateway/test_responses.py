@@ -118,6 +118,15 @@ def test_what_is_cut_is_seen_to_be(way: Way, world: World, kind: str) -> None:
     way.told(lambda one: one.verdict in ("failed", "blocked") or one.why != "")
 
 
+def test_an_answer_with_too_many_headers(way: Way, world: World) -> None:
+    head = OK + b"Content-Length: 0\r\n"
+    world.servers.raw["x"] = head + b"Set-Cookie: a=b\r\n" * 90 + b"\r\n"
+    assert way.get(HOST, "/raw/x").status == 200
+    world.servers.raw["x"] = head + b"Set-Cookie: a=b\r\n" * 300 + b"\r\n"
+    assert way.get(HOST, "/raw/x").status == 502
+    way.told(lambda one: one.verdict == "failed" and "headers" in one.why)
+
+
 def test_endless_interim_answers(way: Way, world: World) -> None:
     async def endless(_: Visit) -> AsyncIterator[bytes]:
         while True:

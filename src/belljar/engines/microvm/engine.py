@@ -107,9 +107,10 @@ class MicrovmEngine:
                     argv, log, inherited, entrances=entrances, lend=not kind.reads_memory
                 )
             undo.pop_all()
-        talk.send(monitor.restore(descriptors.state))
         told = {"disk_bytes": limits.disk_bytes, "disk_files": limits.disk_files}
-        ours.send(message(told) + (standalone.REHEARSE if waiting else standalone.AT_ONCE))
+        with contextlib.suppress(BrokenPipeError):  # gone already: whoever waits for it is told why
+            talk.send(monitor.restore(descriptors.state))
+            ours.send(message(told) + (standalone.REHEARSE if waiting else standalone.AT_ONCE))
         ours.setblocking(False)
         wall = MicrovmWall(self, ours, talk, pidfd, log, group, isolation, limits)
         self._walls.add(wall)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from belljar.errors import InvalidRequest, NetworkRefused
 from belljar.model import Result
-from belljar.network import Allow
+from belljar.network import Allow, rules
 from belljar.server import running
 from belljar.server.bodies import StrictRoute
 from belljar.server.errors import code_of
@@ -77,7 +77,7 @@ def _network(asked: ExecuteRequest, server: Server, visit: Visit) -> tuple[Allow
             "allow_network: this server allows no host",
             hint="send the data along; the operator's setting is network_allowed",
         )
-    return tuple(Allow(host) for host in named)
+    return rules(named)
 
 
 def answer(result: Result) -> dict[str, object]:
