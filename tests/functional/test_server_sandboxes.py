@@ -211,6 +211,30 @@ def test_s4_a_sandbox_counts_until_its_branches_have_ended(server: Served, share
         pass  # all of it was given back
 
 
+LONG_NAMES = """
+import os
+at = b"/workspace/long"
+os.mkdir(at)
+for _ in range(14):
+    at += b"/" + b"\\xff" * 200
+    os.mkdir(at)
+for n in range(500):
+    open(at + b"/" + b"\\xff" * 200 + b"%d" % n, "wb").close()
+"""
+
+
+def test_f2_a_list_of_long_names_is_bounded_and_told_in_pages(server: Served, shared: Box) -> None:
+    """Each takes forty kilobytes of JSON."""
+    assert shared.run(LONG_NAMES)["status"] == "ok"
+    listed = shared.ask("GET", "/files?path=long&depth=64")
+    assert (listed.status, code_of(listed)) == (400, "sandbox_file_too_many")
+    assert "text/event-stream" in listed.json()["error"]["hint"]
+    told = shared.ask("GET", "/files?path=long&depth=64", headers=EVENTS).content.decode()
+    pages = [line for line in told.splitlines() if line.startswith("data: ")]
+    assert max(map(len, pages)) < 1 << 20
+    assert sum(len(json.loads(page[6:])["entries"]) for page in pages) == 14 + 500
+
+
 # -- runs ------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from belljar.server.bodies import DEEPEST, MOST_PIECES, parse
+from belljar.server.bodies import parse
+from belljar.server.strict_json import DEEPEST, MOST_PIECES
 from belljar.server.errors import ApiError
 
 DEEP = b"[" * (DEEPEST + 1)

@@ -1,17 +1,14 @@
 """Request bodies of JSON: bounded while they come in, read strictly.
 
 A body is at most `body_bytes`, all bodies at once `bodies_bytes`, of one tenant a share of that.
-What is parsed from it takes a multiple of that in memory if it consists of small pieces, so their
-number is bounded too.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import re
+import marshal
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from fastapi.routing import APIRoute
@@ -21,30 +18,24 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from belljar import threads
-from belljar.server import budget
+from belljar.server import budget, strict_json
 from belljar.server.errors import ApiError
 from belljar.server.gate import Visit
 from belljar.server.strict import refusal
+from belljar.server.tenants import Tenant
 
 if TYPE_CHECKING:
     from belljar.server.server import Server
 
-IN_PLACE_BYTES = 1 << 16
-"""What is longer is read in a thread: others are served meanwhile."""
+IN_PLACE_BYTES, IN_PLACE_PIECES = 1 << 16, 2_000
+"""What has more is read in another process: others are served meanwhile."""
 REFUSED_S = 0.25
 """How long a large body that is refused keeps its tenant's next one waiting."""
 COPIES = 2
 """A run has what it was given in bytes, beside the texts of the request."""
-MOST_PIECES = 25_000
-"""Values, keys and brackets in one body."""
-DEEPEST = 32
 _READ_OFF = 4 << 20
 """So much of a body that is refused is read all the same: else its sender would see a broken
 connection and not the answer."""
-_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""Never tried twice from the same place, and one that does not end goes to the end: else a body
-of quotes would take the square of its length."""
-_MARKS = (b",", b"[", b"{", b":")
 
 
 class StrictRoute(APIRoute):
@@ -95,27 +86,17 @@ class StrictRequest(Request):
     async def json(self) -> Any:
         """What the route is given: its model, which FastAPI takes as it is. The body is gone."""
         content, self._content = await self.content(), b""
-        size = len(content)
         try:
-            if size <= IN_PLACE_BYTES:
-                return _understood(content, self._model)
-            found, weight = await self._in_turn(content)
+            if is_small(content):
+                return _checked(parse(content), self._model)
+            async with self._server.bodies.turn(self._tenant):
+                found, weight = await read(self._server, self._tenant, content, self._model)
         except ApiError as error:
             if error.code == "invalid_request":
                 self._tenant.start()  # what is refused takes its time as well
             raise
         self._held.become(weight)
         return found
-
-    async def _in_turn(self, content: bytes | bytearray) -> tuple[Any, int]:
-        """One large body of a tenant after the other. One that is refused took time from everybody
-        and counts against nothing where there is no quota, so the tenant's next one waits."""
-        async with self._server.bodies.turn(self._tenant):
-            try:
-                return await threads.JSON.do_for(self._tenant.name, _weighed, content, self._model)
-            except ApiError:
-                await asyncio.sleep(REFUSED_S)
-                raise
 
     @property
     def _server(self) -> Server:
@@ -183,8 +164,40 @@ class StrictRequest(Request):
         content += part
 
 
-def _understood(content: bytes | bytearray, model: type[BaseModel] | None) -> Any:
-    found = parse(content)
+def is_small(content: bytes | bytearray) -> bool:
+    """Whether reading it takes so little that nobody notices."""
+    return len(content) <= IN_PLACE_BYTES and strict_json.pieces(content) <= IN_PLACE_PIECES
+
+
+async def read(
+    server: Server,
+    tenant: Tenant,
+    content: bytes | bytearray,
+    model: type[BaseModel] | None = None,
+) -> tuple[Any, int]:
+    """What a large body says, and what that takes; to be called in the tenant's turn. One that is
+    refused took time from everybody and counts against nothing where there is no quota, so the
+    tenant's next one waits."""
+    try:
+        try:
+            marshalled = await server.parsers.parse(content)
+        except strict_json.NotRead as error:
+            raise _not_read(error) from None
+        return await threads.JSON.do_for(tenant.name, _weighed, marshalled, model)
+    except ApiError:
+        await asyncio.sleep(REFUSED_S)
+        raise
+
+
+def parse(content: bytes | bytearray) -> Any:
+    """A small one, in place."""
+    try:
+        return strict_json.parse(content)
+    except strict_json.NotRead as error:
+        raise _not_read(error) from None
+
+
+def _checked(found: Any, model: type[BaseModel] | None) -> Any:
     if model is None:
         return found
     try:
@@ -193,9 +206,13 @@ def _understood(content: bytes | bytearray, model: type[BaseModel] | None) -> An
         raise refusal(error) from None
 
 
-def _weighed(content: bytes | bytearray, model: type[BaseModel] | None) -> tuple[Any, int]:
-    found = _understood(content, model)
+def _weighed(marshalled: bytes, model: type[BaseModel] | None) -> tuple[Any, int]:
+    found = _checked(marshal.loads(marshalled), model)
     return found, COPIES * budget.weight(found)
+
+
+def _not_read(error: strict_json.NotRead) -> ApiError:
+    return ApiError("invalid_request", str(error), hint="send one JSON object")
 
 
 def _check_query(query: bytes, known: set[str]) -> None:
@@ -218,63 +235,3 @@ def _too_large(most: int) -> ApiError:
         f"the body is larger than {most} bytes",
         hint="the most is the operator's setting body_bytes",
     )
-
-
-def parse(content: bytes | bytearray) -> Any:
-    """JSON as its standard says: no NaN, no name twice, UTF-8 only."""
-    _check_shape(content)
-    try:
-        return json.loads(
-            content.decode(),
-            parse_constant=_no_number,
-            object_pairs_hook=_once,
-        )
-    except UnicodeDecodeError:
-        _refuse("the body is not UTF-8")
-    except json.JSONDecodeError as error:
-        _refuse(f"the body is no JSON: {error.msg} at character {error.pos}")
-    except (ValueError, RecursionError) as error:
-        # Numbers of thousands of digits, and what the hooks say.
-        _refuse(f"the body cannot be read: {str(error)[:100]}")
-
-
-def _check_shape(content: bytes | bytearray) -> None:
-    if sum(map(content.count, _MARKS)) > MOST_PIECES:
-        bare = _bare(content)
-        if sum(map(bare.count, _MARKS)) > MOST_PIECES:
-            _refuse(f"the body has more than {MOST_PIECES} parts")
-    if content.count(b"[") + content.count(b"{") > DEEPEST:
-        _check_depth(_bare(content))
-
-
-def _bare(content: bytes | bytearray) -> bytes:
-    """Without what is in strings. JSON with more strings than pieces is none."""
-    bare, strings = _STRINGS.subn(b"", content, MOST_PIECES + 1)
-    if strings > MOST_PIECES:
-        _refuse(f"the body has more than {MOST_PIECES} parts")
-    return bare
-
-
-def _check_depth(bare: bytes) -> None:
-    depth = 0
-    for mark in re.finditer(rb"[\[{\]}]", bare):
-        depth += 1 if mark[0] in b"[{" else -1
-        if depth < 0:
-            return  # no JSON: reading it ends here, too
-        if depth > DEEPEST:
-            _refuse(f"the body is nested deeper than {DEEPEST}")
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number in JSON")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name stands twice in one object")
-    return found
-
-
-def _refuse(message: str) -> NoReturn:
-    raise ApiError("invalid_request", message, hint="send one JSON object")

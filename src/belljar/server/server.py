@@ -21,6 +21,7 @@ from belljar.server.datasets import Datasets
 from belljar.server.gate import Visit
 from belljar.server.keys import Keyring
 from belljar.server.metrics import Metrics
+from belljar.server.parsers import Parsers
 from belljar.server.refusals import Refusals
 from belljar.server.sandboxes import Book
 from belljar.server.settings import ServerSettings
@@ -63,6 +64,7 @@ class Server:
         )
         self.answers = budget.Answers(held_bytes // 2, wait_s=settings.queue_wait_s)
         self.bodies = budget.Bodies(settings.bodies_bytes)
+        self.parsers = Parsers()
         self.book = Book(self)
         self.datasets = Datasets(
             settings.jar.home / "server" / "datasets", most_bytes=settings.dataset_bytes
@@ -127,6 +129,7 @@ class Server:
         await self._end("work in the background", self._settle)
         await self._end("refusals", functools.partial(self._count_refusals, all_=True))
         await self._end("trail and pools", self.jar.close)
+        self.parsers.close()
         await self._end("CPU seconds", self._save)
         await self._end("databases", functools.partial(threads.STATE.do, self._close_databases))
 

@@ -7,6 +7,7 @@ files can. None of them becomes a path of this machine.
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
@@ -16,14 +17,18 @@ from urllib.parse import parse_qsl, quote
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from belljar.errors import SandboxFileError
 from belljar.kept.content import Reader
 from belljar.kept.entries import FileInfo
 from belljar.server import streams, uploads
 from belljar.server.bodies import StrictRoute
+from belljar.server.budget import LARGE_BYTES, Hold
 from belljar.server.errors import ApiError
+from belljar.server.gate import Visit, visit_of
 from belljar.server.openapi import responses
 from belljar.server.routes.sandboxes import ASKING, owned_by, reply
 from belljar.server.schemas_kept import DoneAnswer, FileAnswer, FilesAnswer, WrittenAnswer
+from belljar.server.server import Server
 from belljar.server.streams import EVENTS
 
 router = APIRouter(
@@ -31,7 +36,11 @@ router = APIRouter(
 )
 
 MOST_ENTRIES = 20_000
-PAGE = 1000
+MOST_BYTES = 4 << 20
+"""Of a list, as JSON: names can be chosen so that each takes forty kilobytes."""
+PAGE, PAGE_BYTES = 1000, 1 << 18
+ESCAPED = 6
+"""Bytes that a character may take in JSON; those beyond the basic plane take twice as many."""
 CHANGING = (400, *ASKING, 409)
 Inside = Annotated[str, Query(description="Absolute, or relative to /workspace.", max_length=8192)]
 Depth = Annotated[int, Query(ge=1, le=64)]
@@ -51,8 +60,8 @@ def shown(info: FileInfo) -> dict[str, Any]:
 @router.get(
     "",
     summary="The entries of a folder, and with depth those of the folders in it",
-    description=f"At most {MOST_ENTRIES} at once; with `Accept: text/event-stream` any number, as "
-    f"events `entries` of up to {PAGE} each.",
+    description=f"At most {MOST_ENTRIES} at once, and {MOST_BYTES >> 20} MiB of JSON; with "
+    f"`Accept: text/event-stream` any number, as events `entries` of up to {PAGE} each.",
     operation_id="list_files",
     response_class=Response,
     responses=responses(FilesAnswer, *CHANGING, content={EVENTS: {"schema": {"type": "string"}}}),
@@ -65,18 +74,45 @@ async def every(
     if streams.wanted(request):
         pages = _pages(owned.box.files.entries(inside, depth=depth))
         return await streams.respond(server, request, pages)
-    found = await owned.box.files.list(inside, depth=depth, most_entries=MOST_ENTRIES)
-    return reply({"entries": [shown(info) for info in found]})
+    async with aclosing(owned.box.files.entries(inside, depth=depth)) as entries:
+        content = await _listed(server, visit_of(request), entries)
+    return Response(content, media_type="application/json")
+
+
+async def _listed(server: Server, visit: Visit, entries: AsyncGenerator[FileInfo, None]) -> bytes:
+    """Written as they come: no step of it takes long. A long one is held like any large answer."""
+    assert visit.tenant is not None  # the gate lets nobody else in
+    found: list[bytes] = []
+    size = 0
+    held: Hold | None = None
+    async for info in entries:
+        found.append(json.dumps(shown(info)).encode())
+        size += len(found[-1])
+        if size > LARGE_BYTES and held is None:
+            held = await server.answers.hold(visit.tenant, 2 * MOST_BYTES)
+            visit.after.append(held)
+        if len(found) > MOST_ENTRIES or size > MOST_BYTES:
+            raise SandboxFileError(
+                f"more than {MOST_ENTRIES} entries, or {MOST_BYTES >> 20} MiB of their names",
+                hint="ask for less depth, or for events: Accept: text/event-stream",
+                kind="too_many",
+            )
+    content = b'{"entries": [%b]}' % b", ".join(found)
+    if held:
+        held.shrink(len(content))
+    return content
 
 
 async def _pages(entries: AsyncGenerator[FileInfo, None]) -> AsyncIterator[streams.Told]:
-    page = []
+    page: list[dict[str, Any]] = []
+    size = 0
     async with aclosing(entries):
         async for info in entries:
             page.append(shown(info))
-            if len(page) == PAGE:
+            size += len(info.path) + len(info.name)
+            if len(page) == PAGE or size > PAGE_BYTES // ESCAPED:
                 yield "entries", {"entries": page}
-                page = []
+                page, size = [], 0
     yield "entries", {"entries": page}
 
 

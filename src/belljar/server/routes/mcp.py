@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # the SDK is loaded when somebody comes
 
 PATH = "/mcp"
 DOOR = "mcp"
+MOST_BYTES, MOST_VALUES = 2 << 20, 2_000
+"""Of one message."""
 log = structlog.get_logger("belljar.server")
 
 
@@ -55,7 +57,7 @@ class Doors:
         if scope["method"] == "POST":
             strict = StrictRequest(scope, receive, send)
             content = bytes(await strict.content())
-            await strict.json()
+            _check_size(await strict.json(), len(content))
         door = await self._door(server, visit.tenant)
         await door.handle(scope, content, receive, send)
 
@@ -77,6 +79,29 @@ class Doors:
                 door = make(host, body_bytes=server.settings.body_bytes)
                 self._doors[tenant.name] = door
             return door
+
+
+def _check_size(message: Any, size: int) -> None:
+    """The protocol's library reads it once more, and not beside the others."""
+    if size > MOST_BYTES or _values(message, MOST_VALUES) > MOST_VALUES:
+        raise ApiError(
+            "body_too_large",
+            f"a message may have {MOST_BYTES} bytes and {MOST_VALUES} values",
+            hint="upload what is large: POST /v1/datasets, or a sandbox's files",
+        )
+
+
+def _values(message: Any, most: int) -> int:
+    """How many there are in it, counted up to `most` and a little more."""
+    found, left = 0, [message]
+    while left and found <= most:
+        one = left.pop()
+        found += 1
+        if isinstance(one, dict):
+            left += one.values()
+        elif isinstance(one, list):
+            left += one
+    return found
 
 
 def _load() -> type[Door]:

@@ -21,11 +21,10 @@ from fastapi import APIRouter, WebSocket
 from pydantic import Field, TypeAdapter, ValidationError
 from starlette.websockets import WebSocketDisconnect
 
-from belljar import threads
 from belljar.kept.processes import Process
+from belljar.server import bodies
 from belljar.server import schemas_kept as schemas
-from belljar.server.bodies import COPIES, IN_PLACE_BYTES, parse
-from belljar.server.budget import Hold, weight
+from belljar.server.budget import Hold
 from belljar.server.errors import ApiError, answer
 from belljar.server.gate import Visit
 from belljar.server.routes.processes import feed, output_of, start_program
@@ -184,9 +183,11 @@ class Talk:
 
     async def _read(self, text: str) -> tuple[Any, int]:
         """What came, and what it will take if something is begun with it."""
-        if len(text) <= IN_PLACE_BYTES:
-            return parse(text.encode()), 2 * len(text)
-        return await threads.JSON.do_for(self._tenant.name, _weighed, text)
+        sent = text.encode()
+        if bodies.is_small(sent):
+            return bodies.parse(sent), bodies.COPIES * len(text)
+        async with self._server.bodies.turn(self._tenant):
+            return await bodies.read(self._server, self._tenant, sent)
 
     async def _take(self, message: Message, held: Hold) -> bool:
         """True: something is under way that keeps what was `held` for it."""
@@ -310,11 +311,6 @@ class Outbox:
     def _has_room(self, size: int) -> bool:
         few = len(self._texts) < AHEAD and self._bytes + size <= AHEAD_BYTES
         return few or not self._texts
-
-
-def _weighed(text: str) -> tuple[Any, int]:
-    found = parse(text.encode())
-    return found, COPIES * weight(found)
 
 
 def _message(given: Any) -> Message:

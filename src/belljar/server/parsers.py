@@ -1,0 +1,110 @@
+"""Large JSON is read in processes of their own.
+
+The parser is one call into C, which keeps the interpreter to itself for as long as it takes, in
+whatever thread: a third of a second for the worst 16 MiB, felt by every other request. Here such a
+text costs the server no more than passing it on, and taking what was read from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from belljar import threads
+from belljar.server.parser_process import LENGTH, READ
+from belljar.server.strict_json import NotRead
+
+PROCESSES = 2
+LONGEST_S = 30.0
+"""For one text. The worst takes a second; on a machine with too much to do, longer."""
+_PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
+_START = """\
+import sys
+sys.path[:0] = [{path!r}]
+from belljar.server.parser_process import main
+main({descriptor})
+"""
+
+
+class Parsers:
+    """Started when they are needed, and anew when one was lost."""
+
+    def __init__(self) -> None:
+        self._turns = asyncio.Semaphore(PROCESSES)
+        self._idle: list[_Parser] = []
+
+    async def parse(self, text: bytes | bytearray) -> bytes:
+        """What was read from it, marshalled; NotRead if it is no JSON."""
+        async with self._turns:
+            parser = self._idle.pop() if self._idle else await _Parser.start()
+            try:
+                async with asyncio.timeout(LONGEST_S):
+                    answer = await parser.ask(text)
+            except (asyncio.IncompleteReadError, OSError, TimeoutError):
+                parser.kill()
+                raise NotRead("the body could not be read in time") from None
+            except BaseException:
+                parser.kill()  # it is in the middle of something
+                raise
+            self._idle.append(parser)
+        if answer[0] != READ:
+            raise NotRead(answer[1:].decode("utf-8", "replace"))
+        return answer[1:]
+
+    def close(self) -> None:
+        for parser in self._idle:
+            parser.kill()
+        self._idle.clear()
+
+
+class _Parser:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def start(cls) -> _Parser:
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                process = await threads.ENGINES.do(_launch, theirs)
+        except BaseException:
+            ours.close()
+            raise
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        return cls(process, reader, writer)
+
+    async def ask(self, text: bytes | bytearray) -> bytes:
+        self._writer.write(LENGTH.pack(len(text)))
+        self._writer.write(text)
+        await self._writer.drain()
+        (length,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
+        return await self._reader.readexactly(length)
+
+    def kill(self) -> None:
+        self._writer.transport.abort()
+        self._process.kill()
+        self._process.wait()
+
+
+def _launch(theirs: socket.socket) -> subprocess.Popen[bytes]:
+    script = _START.format(path=_PACKAGE_ROOT, descriptor=theirs.fileno())
+    return subprocess.Popen(
+        [sys.executable, "-SsEB", "-c", script],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={"LANG": "C.UTF-8"},
+        cwd="/",
+        start_new_session=True,
+        pass_fds=(theirs.fileno(),),
+    )

@@ -1,0 +1,104 @@
+"""F2: large JSON is read in other processes, strictly, and whatever happens to those."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import marshal
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from belljar.server import parsers
+from belljar.server.parsers import Parsers
+from belljar.server.strict_json import NotRead
+
+TEXTS = [
+    {"code": "print('é\ud800')" * 1000, "n": [1, 2.5, None, True, 10**40]},
+    ["[,{:\\" * 50_000],
+    {str(n): n for n in range(5_000)},
+]
+
+
+def children() -> set[int]:
+    text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    found = {int(word) for word in text.split()}
+    return {pid for pid in found if b"parser_process" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+
+
+def test_what_is_read_is_what_was_sent() -> None:
+    async def play() -> None:
+        found = Parsers()
+        try:
+            for given in TEXTS:
+                marshalled = await found.parse(json.dumps(given).encode())
+                assert marshal.loads(marshalled) == given
+        finally:
+            found.close()
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("text", [b"{", b'{"a":1,"a":2}', b"[NaN]", b"\xff", b"[" * 100, b""])
+def test_what_is_no_json_is_refused_and_the_next_is_read(text: bytes) -> None:
+    async def play() -> Any:
+        found = Parsers()
+        try:
+            with pytest.raises(NotRead):
+                await found.parse(text)
+            return marshal.loads(await found.parse(b"[1]"))
+        finally:
+            found.close()
+
+    assert asyncio.run(play()) == [1]
+
+
+def test_many_at_once_share_a_few_that_end_with_them() -> None:
+    async def play() -> None:
+        found = Parsers()
+        texts = [json.dumps([n] * 1000).encode() for n in range(20)]
+        try:
+            read = await asyncio.gather(*map(found.parse, texts))
+            assert [marshal.loads(one)[0] for one in read] == list(range(20))
+            assert len(children()) == parsers.PROCESSES
+        finally:
+            found.close()
+        assert not children()
+
+    asyncio.run(play())
+
+
+def test_one_that_is_lost_is_replaced() -> None:
+    async def play() -> None:
+        found = Parsers()
+        try:
+            await found.parse(b"[1]")
+            (pid,) = children()
+            os.kill(pid, signal.SIGKILL)
+            with pytest.raises(NotRead, match="in time"):
+                await found.parse(b"[2]")
+            assert marshal.loads(await found.parse(b"[3]")) == [3]
+        finally:
+            found.close()
+
+    asyncio.run(play())
+
+
+def test_who_leaves_leaves_no_answer_for_the_next() -> None:
+    async def play() -> None:
+        found = Parsers()
+        large = b"[" + b"1," * 20_000 + b"1]"
+        try:
+            await found.parse(b"[1]")
+            leaving = asyncio.ensure_future(found.parse(large))
+            await asyncio.sleep(0)
+            leaving.cancel()
+            await asyncio.wait([leaving])
+            assert marshal.loads(await found.parse(b"[2]")) == [2]
+        finally:
+            found.close()
+
+    asyncio.run(play())
