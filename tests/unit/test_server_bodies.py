@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from belljar.server.bodies import parse
-from belljar.server.strict_json import DEEPEST, MOST_PIECES
 from belljar.server.errors import ApiError
+from belljar.server.strict_json import DEEPEST, MOST_PIECES
 
 DEEP = b"[" * (DEEPEST + 1)
 JSON = st.recursive(
