@@ -19,6 +19,7 @@ from belljar import aio
 from belljar.kept.sandbox import Sandbox
 from belljar.mcp import once as mcp_once
 from belljar.model import OutputFile, Usage
+from belljar.probes import host
 from belljar.server.state import State
 from belljar.testing.served import Answer, Served, served
 from belljar.trail.trail import Trail
@@ -228,6 +229,22 @@ def test_f2_what_a_tenant_without_keys_left_running_ends(server: Served) -> None
         assert end and end["reason"] == "its tenant has no key any more"
     everyone = server.ask("GET", "/v1/sandboxes?everyone=true").json()["sandboxes"]
     assert box not in [one["id"] for one in everyone]
+
+
+@pytest.mark.parametrize("route", ["/execute", "/v1/runs"])
+def test_f2_a_run_ends_with_the_key_that_asked_for_it(
+    server: Served, route: str, later: Callable[..., Future[Answer]]
+) -> None:
+    key, other = key_for(server, "former"), key_for(server, "former")
+    mark = host.new_mark()
+    code = f"import ctypes, time; ctypes.CDLL(None).prctl(15, b'{mark}', 0, 0, 0); time.sleep(55)"
+    ended = later(server.ask, "POST", route, {"code": code}, key=key)
+    until(lambda: host.named(mark))
+    server.belljar("keys", "remove", key.split("_")[1])
+    answer = ended.result(50)
+    assert answer.status == 401 and b"key was removed" in answer.content
+    until(lambda: not host.named(mark))
+    assert server.ask("GET", "/v1/usage", key=other).status == 200, "one key, not its tenant"
 
 
 def test_f2_an_operator_sees_and_ends_any_sandbox_and_nobody_else_does(server: Served) -> None:

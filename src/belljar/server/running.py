@@ -197,25 +197,31 @@ async def json_of(
 async def while_client_waits(
     server: Server, request: Request, work: Callable[[], Awaitable[T]]
 ) -> T:
-    """`work` in this task; cancelled when the client closes its connection."""
+    """`work` in this task; cancelled when the client closes its connection or loses its key."""
     task = asyncio.current_task()
     assert task is not None
-    gone = False
+    why: ApiError | None = None
+
+    def end(reason: ApiError) -> None:
+        nonlocal why
+        if why is None:
+            why = reason
+            task.cancel()
 
     async def watch() -> None:
-        nonlocal gone
         while (await request.receive())["type"] != "http.disconnect":
             pass
-        gone = True
-        task.cancel()
+        end(ApiError("client_gone", "the client has gone"))
 
     watching = asyncio.create_task(watch())
+    server.waiting[end] = visit_of(request)
     try:
         return await work()
     except asyncio.CancelledError:
-        if gone and task.uncancel() == 0:
+        if why and task.uncancel() == 0:
             server.metrics.gone.inc()
-            raise ApiError("client_gone", "the client has gone") from None
+            raise why from None
         raise
     finally:
+        del server.waiting[end]
         watching.cancel()

@@ -18,6 +18,7 @@ from belljar.model import Caller
 from belljar.server import budget
 from belljar.server.admission import Admission
 from belljar.server.datasets import Datasets
+from belljar.server.errors import ApiError
 from belljar.server.gate import Visit
 from belljar.server.keys import Keyring
 from belljar.server.metrics import Metrics
@@ -83,6 +84,8 @@ class Server:
         self._trail_trouble = ""
         self._opening = threading.Lock()
         self._loose: set[asyncio.Task[None]] = set()
+        self.waiting: dict[Callable[[ApiError], None], Visit] = {}
+        """What ends a request that is waited for, by the reason → whose it is."""
 
     def tenant(self, name: str) -> Tenant:
         tenant = self._tenants.get(name)
@@ -229,12 +232,20 @@ class Server:
                 continue
             if not self.sign_in:
                 self.keyring = Keyring(keys)
-                self.book.end_keyless({key.tenant for key in keys})
+                self._end_keyless({key.tenant for key in keys})
             if quotas != self._quotas:
                 self._quotas = quotas
                 self._share()
                 for tenant in self._tenants.values():
                     tenant.quotas = self._quotas_of(tenant.name)
+
+    def _end_keyless(self, tenants: set[str]) -> None:
+        """Ends what was asked for with keys that were removed, and the sandboxes of all tenants but
+        these, which have none left."""
+        self.book.end_keyless(tenants)
+        for end, visit in list(self.waiting.items()):
+            if not visit.still_valid():
+                end(ApiError("unauthenticated", "the key was removed: what it asked for was ended"))
 
     async def _count_refusals(self, *, all_: bool = False) -> None:
         """Into the trail, with their number: those that got no line of their own."""
