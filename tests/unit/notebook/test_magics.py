@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import os
-import time
 import re
+import time
 from pathlib import Path
 from typing import Any
 
