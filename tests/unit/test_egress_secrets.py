@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import contextlib
 import cProfile
 import gzip
 import json
 import zlib
 from collections.abc import Callable
+from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from belljar.egress.refusal import BLOCKED, FAILED, Refusal
@@ -344,6 +346,74 @@ def steps(work: Callable[[], object]) -> int:
     with contextlib.suppress(Refusal):
         profile.runcall(work)
     return sum(one.callcount for one in profile.getstats())
+
+
+ENCODERS: dict[str, tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]] = {
+    "base64": (base64.b64encode, base64.b64decode),
+    "base64, lines": (base64.encodebytes, base64.decodebytes),
+    "base64, URLs": (base64.urlsafe_b64encode, base64.urlsafe_b64decode),
+    "base64, JSON": (
+        lambda sent: base64.b64encode(sent).replace(b"/", b"\\/"),
+        lambda got: base64.b64decode(got.replace(b"\\/", b"/")),
+    ),
+    "hexadecimal": (binascii.hexlify, binascii.unhexlify),
+    "UTF-16": (
+        lambda sent: sent.decode().encode("utf-16-le"),
+        lambda got: got.decode("utf-16-le").encode(),
+    ),
+}
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("place", ["query", "form", "json", "basic", "bearer"])
+@settings(max_examples=20)
+@given(
+    value=st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=12, max_size=40),
+    before=st.integers(0, 5),
+)
+def test_what_was_sent_does_not_come_back_encoded(
+    encoder: str, place: str, value: str, before: int
+) -> None:
+    """A host that shows the request encodes what the gateway wrote, which may not be the value."""
+    scheme = "Basic" if place == "basic" else "Bearer"
+    secret = Secret(
+        value,
+        host=HOST,
+        header=f"Authorization: {scheme} {{}}",
+        query=place == "query",
+        body=place in ("form", "json"),
+    )
+    try:
+        held = hold({"KEY": secret})
+    except InvalidRequest:
+        assume(False)  # fewer characters when it is decoded
+    keeper = Keeper(held)
+    held_key, around = held[0].placeholder, b"u" * before
+    target, headers, body = b"/", [], b""
+    if place == "query":
+        target = b"/" + around + b"?k=" + held_key
+    elif place == "basic":
+        headers = [(b"Authorization", b"Basic " + base64.b64encode(around + b":" + held_key))]
+    elif place == "bearer":
+        headers = [(b"Authorization", b"Bearer " + held_key), (b"X", around)]
+    else:
+        kind = b"application/json" if place == "json" else b"application/x-www-form-urlencoded"
+        headers, body = [(b"Content-Type", kind)], b'"' + around + held_key + b'"'
+    sent = keeper.request(host=HOST, tls=True, method=b"POST", target=target, headers=headers)
+    written = sent.body.feed(body) + sent.body.finish()
+    lines = [b": ".join(pair) for pair in sent.headers]
+    request = b"\r\n".join([b"POST " + sent.target, *lines, b"", written])
+    encode, decode = ENCODERS[encoder]
+    incoming = keeper.response(host=HOST, method=b"POST", status=200, reason=b"OK", headers=[])
+    came = decode(b"".join([*incoming.feed(encode(request)), *incoming.finish()]))
+    written_as = {
+        "query": [quote(value, safe="").encode()],
+        "form": [quote_plus(value).encode()],
+        "json": [json.dumps(value)[1:-1].encode()],
+        "basic": [base64.b64encode(bytes(n) + value.encode())[n + 1 : -4] for n in range(3)],
+    }
+    for one in written_as.get(place, [value.encode()]):
+        assert one not in came
 
 
 def test_f2_many_secrets_of_one_value_cost_what_one_costs() -> None:

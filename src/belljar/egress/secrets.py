@@ -31,6 +31,7 @@ from belljar.egress.spellings import (
     Spellings,
     Stream,
     exact,
+    in_base64,
     resizes,
     spellings,
 )
@@ -98,6 +99,23 @@ class Held:
         """What stands before and after it in its header."""
         before, _, after = self.header.partition(": ")[2].partition("{}")
         return before.encode(), after.encode()
+
+    @cached_property
+    def sent(self) -> dict[bytes, bytes]:
+        """What the gateway writes for it beside the value itself → what is read instead of it."""
+        ways = {_percent_encoded(self.value)} if self.query else set()
+        if self.body:
+            ways |= {_spelled(self, kind) for kind in ("form", "json")}
+        pairs = {way: (self.placeholder * len(way))[: len(way)] for way in ways - {self.value}}
+        if self.is_basic:
+            pairs |= zip(in_base64(self.value), in_base64(self.placeholder), strict=True)
+        return pairs
+
+    @cached_property
+    def is_basic(self) -> bool:
+        """The header is base64 of user:password, and the placeholder may be one of them."""
+        before, after = self.around
+        return before.lower() == b"basic " and not after
 
 
 def hold(secrets: Mapping[str, Secret]) -> tuple[Held, ...]:
@@ -238,7 +256,7 @@ class Keeper:
         own = [one for one in self._held if one.host == host]
         if own and host not in self._values:
             self._values[host] = Spellings(
-                form for one in own for form in spellings(one.value, one.placeholder)
+                form for one in own for form in spellings(one.value, one.placeholder, one.sent)
             )
         return Incoming(
             self._values.get(host),
@@ -296,9 +314,13 @@ def _fill_query(own: Sequence[Held], target: bytes) -> tuple[bytes, bytes]:
     left = query
     for one in own:
         if one.query:
-            query = query.replace(one.placeholder, quote(one.value, safe="").encode())
+            query = query.replace(one.placeholder, _percent_encoded(one.value))
             left = left.replace(one.placeholder, b"\xff")
     return path + mark + query, path + mark + left
+
+
+def _percent_encoded(value: bytes) -> bytes:
+    return quote(value, safe="").encode()
 
 
 def _fill_header(
@@ -324,8 +346,7 @@ def _fill_part(one: Held, part: bytes) -> tuple[bytes, bytes]:
         return part, part
     if rest == one.placeholder + after:
         return begins + one.value + after, b""
-    if before.lower() == b"basic " and not after:
-        # "Basic" is base64 of user:password, and the placeholder is one of them.
+    if one.is_basic:
         try:
             user, colon, password = base64.b64decode(rest, validate=True).partition(b":")
         except binascii.Error:

@@ -18,7 +18,7 @@ import html
 import json
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from heapq import heappop, heappush
@@ -356,16 +356,18 @@ def resizes(text: bytes) -> bool:
     return any(byte not in PLAIN for byte in text)
 
 
-def spellings(text: bytes, instead: bytes) -> list[Form]:
-    """Every usual way to write `text`; in its place `instead`, as long as it, in the same way."""
+def spellings(text: bytes, instead: bytes, sent: Mapping[bytes, bytes] | None = None) -> list[Form]:
+    """Every usual way to write `text`; in its place `instead`, as long as it, in the same way.
+
+    `sent`: how it was written in what is answered, which may be encoded as a whole → the same."""
     assert len(text) == len(instead)
-    forms = [exact(text, instead), _wide(text, instead)]
+    forms = [exact(text, instead)]
     for reading in range(_READINGS):
         forms += _texts(text, instead, reading)
-        forms.append(_written(text.hex().encode(), instead.hex().encode(), reading))
-        forms += [_base64(text, instead, before, reading) for before in range(3)]
     if any(sign in text for sign in b"%\\&"):  # may be undone with the escapes of a spelling
         forms += [_whole(way, instead) for way in _ways_twice(text)]
+    for one, other in {text: instead, **(sent or {})}.items():
+        forms += _encoded(one, other)
     for form in forms:
         form.longest_bytes = _STRETCH * len(text)
     return forms
@@ -387,6 +389,20 @@ def _ways_twice(text: bytes) -> list[bytes]:
 
 def exact(text: bytes, instead: bytes) -> Form:
     return Form(text, instead)
+
+
+def _encoded(text: bytes, instead: bytes) -> list[Form]:
+    forms = [_wide(text, instead)]
+    for reading in range(_READINGS):
+        forms.append(_written(text.hex().encode(), instead.hex().encode(), reading))
+        forms += [_base64(text, instead, before, reading) for before in range(3)]
+    return forms
+
+
+def in_base64(text: bytes) -> list[bytes]:
+    """The letters that are of nothing else, by how many bytes stand before it."""
+    forms = (_base64(text, text, before, 0) for before in range(3))
+    return [form.needle for form in forms]
 
 
 def _wide(text: bytes, instead: bytes) -> Form:
