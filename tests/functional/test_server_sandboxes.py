@@ -211,6 +211,27 @@ def test_s4_a_sandbox_counts_until_its_branches_have_ended(server: Served, share
         pass  # all of it was given back
 
 
+def test_s4_what_ends_while_it_is_made_takes_nothing_along(server: Served, shared: Box) -> None:
+    """Sandboxes and branches whose time is over before anybody is told of them."""
+    statuses = set()
+    for round_ in range(60):
+        options = {"environment": "base", "memory_bytes": 512 << 20, "checkpoints": 0}
+        answer = server.ask(
+            "POST", "/v1/sandboxes", {**options, "idle_s": (0.015, 0.02, 0.025)[round_ % 3]}
+        )
+        if answer.status == 200:
+            path = f"/v1/sandboxes/{answer.json()['id']}/fork"
+            answer = server.ask("POST", path, {"count": 2})
+        assert answer.status in (200, 410, 429), answer.content
+        statuses.add(answer.status)
+    assert 410 in statuses
+    deadline = time.monotonic() + 30
+    while (answer := server.ask("POST", "/v1/sandboxes", {"memory_bytes": 2 << 30})).status != 200:
+        assert time.monotonic() < deadline, answer.content  # all of it is given back
+        time.sleep(0.1)
+    assert server.ask("DELETE", f"/v1/sandboxes/{answer.json()['id']}").status == 200
+
+
 LONG_NAMES = """
 import os
 at = b"/workspace/long"

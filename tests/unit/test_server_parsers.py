@@ -7,6 +7,7 @@ import json
 import marshal
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ TEXTS = [
 
 
 def children() -> set[int]:
-    text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
-    found = {int(word) for word in text.split()}
+    texts = [file.read_text() for file in Path("/proc/self/task").glob("*/children")]
+    found = {int(word) for text in texts for word in text.split()}
     return {pid for pid in found if b"parser_process" in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
 
@@ -37,7 +38,7 @@ def test_what_is_read_is_what_was_sent() -> None:
                 marshalled = await found.parse(json.dumps(given).encode())
                 assert marshal.loads(marshalled) == given
         finally:
-            found.close()
+            await found.close()
 
     asyncio.run(play())
 
@@ -51,7 +52,7 @@ def test_what_is_no_json_is_refused_and_the_next_is_read(text: bytes) -> None:
                 await found.parse(text)
             return marshal.loads(await found.parse(b"[1]"))
         finally:
-            found.close()
+            await found.close()
 
     assert asyncio.run(play()) == [1]
 
@@ -65,7 +66,7 @@ def test_many_at_once_share_a_few_that_end_with_them() -> None:
             assert [marshal.loads(one)[0] for one in read] == list(range(20))
             assert len(children()) == parsers.PROCESSES
         finally:
-            found.close()
+            await found.close()
         assert not children()
 
     asyncio.run(play())
@@ -82,7 +83,7 @@ def test_one_that_is_lost_is_replaced() -> None:
                 await found.parse(b"[2]")
             assert marshal.loads(await found.parse(b"[3]")) == [3]
         finally:
-            found.close()
+            await found.close()
 
     asyncio.run(play())
 
@@ -99,6 +100,41 @@ def test_who_leaves_leaves_no_answer_for_the_next() -> None:
             await asyncio.wait([leaving])
             assert marshal.loads(await found.parse(b"[2]")) == [2]
         finally:
-            found.close()
+            await found.close()
 
     asyncio.run(play())
+
+
+def test_f2_one_whose_asker_leaves_while_it_starts_takes_no_other_descriptor() -> None:
+    """The number of its socket may be another's by the time it is passed on."""
+
+    async def play() -> None:
+        found = Parsers()
+        try:
+            for n in range(30):
+                leaving = asyncio.ensure_future(found.parse(b"[1]"))
+                await asyncio.sleep(0.0002 * (n % 10))
+                leaving.cancel()
+                await asyncio.wait([leaving])
+                others = [socket.socketpair() for _ in range(4)]
+                assert marshal.loads(await found.parse(b"[2]")) == [2]
+                for ours, theirs in others:
+                    inode = os.fstat(theirs.fileno()).st_ino
+                    for pid in children():
+                        held = [os.stat(f"/proc/{pid}/fd/{fd}").st_ino for fd in opened(pid)]
+                        assert inode not in held
+                    ours.close()
+                    theirs.close()
+                assert len(children()) <= parsers.PROCESSES
+                for idle in found._idle:
+                    idle.kill()
+                found._idle.clear()
+        finally:
+            await found.close()
+        assert not children()
+
+    asyncio.run(play())
+
+
+def opened(pid: int) -> list[str]:
+    return os.listdir(f"/proc/{pid}/fd")

@@ -14,6 +14,7 @@ from belljar.core import Belljar
 from belljar.errors import (
     Busy,
     Closed,
+    EngineError,
     InvalidRequest,
     SandboxEnded,
     SandboxLost,
@@ -59,6 +60,7 @@ class Sandbox:
         """Called once, when it can do nothing more."""
         self.on_fall: Callable[[], None] | None = None
         """Called once, when its walls have fallen: after its end, if branches live inside them."""
+        self.fallen = False
         self.before_end: Callable[[], object] | None = None
         """Called once, while its wall still stands."""
         self.maximum_s: float | None = None
@@ -331,9 +333,11 @@ class Sandbox:
             try:
                 for _ in range(count):
                     children.append(await self._branch(at))
-            except BaseException:
+            except BaseException as error:
                 for child in children:
                     await child.close()
+                if isinstance(error, EngineError | SandboxLost):
+                    self._usable(state=False)  # if it has ended meanwhile, that is why
                 raise
             return children
 
@@ -378,6 +382,7 @@ class Sandbox:
             self.on_end()
 
     def _fallen(self) -> None:
+        self.fallen = True
         if self.on_fall:
             self.on_fall()
 

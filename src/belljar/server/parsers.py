@@ -8,6 +8,7 @@ text costs the server no more than passing it on, and taking what was read from 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import subprocess
 import sys
@@ -35,26 +36,45 @@ class Parsers:
     def __init__(self) -> None:
         self._turns = asyncio.Semaphore(PROCESSES)
         self._idle: list[_Parser] = []
+        self._parsing: set[asyncio.Task[bytes]] = set()
 
     async def parse(self, text: bytes | bytearray) -> bytes:
         """What was read from it, marshalled; NotRead if it is no JSON."""
-        async with self._turns:
-            parser = self._idle.pop() if self._idle else await _Parser.start()
-            try:
-                async with asyncio.timeout(LONGEST_S):
-                    answer = await parser.ask(text)
-            except (asyncio.IncompleteReadError, OSError, TimeoutError):
-                parser.kill()
-                raise NotRead("the body could not be read in time") from None
-            except BaseException:
-                parser.kill()  # it is in the middle of something
-                raise
-            self._idle.append(parser)
+        await self._turns.acquire()
+        # To its end, also if nobody waits for it any more: a process in the middle of something
+        # would have to be ended, and whoever comes next would wait for a new one.
+        task = asyncio.create_task(self._parse(text))
+        self._parsing.add(task)
+        task.add_done_callback(self._over)
+        answer = await asyncio.shield(task)
         if answer[0] != READ:
             raise NotRead(answer[1:].decode("utf-8", "replace"))
         return answer[1:]
 
-    def close(self) -> None:
+    async def _parse(self, text: bytes | bytearray) -> bytes:
+        parser = self._idle.pop() if self._idle else await _Parser.start()
+        try:
+            async with asyncio.timeout(LONGEST_S):
+                answer = await parser.ask(text)
+        except (asyncio.IncompleteReadError, OSError, TimeoutError):
+            parser.kill()
+            raise NotRead("the body could not be read in time") from None
+        except BaseException:
+            parser.kill()  # it is in the middle of something
+            raise
+        self._idle.append(parser)
+        return answer
+
+    def _over(self, task: asyncio.Task[bytes]) -> None:
+        self._turns.release()
+        self._parsing.discard(task)
+        if not task.cancelled():
+            task.exception()  # somebody was told, or nobody waits
+
+    async def close(self) -> None:
+        for task in self._parsing:
+            task.cancel()
+        await asyncio.gather(*self._parsing, return_exceptions=True)
         for parser in self._idle:
             parser.kill()
         self._idle.clear()
@@ -73,12 +93,14 @@ class _Parser:
 
     @classmethod
     async def start(cls) -> _Parser:
-        ours, theirs = socket.socketpair()
+        starting = asyncio.ensure_future(threads.ENGINES.do(_launch))
         try:
-            with theirs:
-                process = await threads.ENGINES.do(_launch, theirs)
-        except BaseException:
+            process, ours = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            process, ours = await starting
             ours.close()
+            process.kill()
+            process.wait()
             raise
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         return cls(process, reader, writer)
@@ -96,15 +118,22 @@ class _Parser:
         self._process.wait()
 
 
-def _launch(theirs: socket.socket) -> subprocess.Popen[bytes]:
-    script = _START.format(path=_PACKAGE_ROOT, descriptor=theirs.fileno())
-    return subprocess.Popen(
-        [sys.executable, "-SsEB", "-c", script],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={"LANG": "C.UTF-8"},
-        cwd="/",
-        start_new_session=True,
-        pass_fds=(theirs.fileno(),),
-    )
+def _launch() -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Both ends are made and closed here: nobody else can close one while its number is passed."""
+    with contextlib.ExitStack() as undo:
+        ours, theirs = socket.socketpair()
+        undo.enter_context(ours)
+        with theirs:
+            script = _START.format(path=_PACKAGE_ROOT, descriptor=theirs.fileno())
+            process = subprocess.Popen(
+                [sys.executable, "-SsEB", "-c", script],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={"LANG": "C.UTF-8"},
+                cwd="/",
+                start_new_session=True,
+                pass_fds=(theirs.fileno(),),
+            )
+        undo.pop_all()
+    return process, ours

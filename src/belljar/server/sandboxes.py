@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -257,7 +257,7 @@ class Book:
                 raise
             finally:
                 self._opening.discard(owned)
-            self._keep(owned)
+            await self._keep([owned])
         return owned
 
     async def fork(self, owned: Owned, count: int, at: int | None) -> list[Owned]:
@@ -288,8 +288,7 @@ class Book:
                 )
                 for box, release in zip(boxes, releases, strict=True)
             ]
-            for one in found:
-                self._keep(one)
+            await self._keep(found)
         return found
 
     def _times(self, asked: Mapping[str, Any]) -> dict[str, float]:
@@ -337,14 +336,28 @@ class Book:
 
     # -- ending ----------------------------------------------------------------------------------
 
-    def _keep(self, owned: Owned) -> None:
-        self._living[owned.id] = owned
-        owned.ground = owned.box.ground
-        owned.box.before_end = owned.count_cpu
-        owned.box.on_end = lambda: self._forget(owned)
-        owned.box.on_fall = lambda: self._fallen(owned)
+    async def _keep(self, new: Sequence[Owned]) -> None:
+        """All of them, or none: one whose time was over before it could be told is the end of the
+        others, too."""
+        for owned in new:
+            self._living[owned.id] = owned
+            owned.box.before_end = owned.count_cpu
+            owned.box.on_end = partial(self._forget, owned)
+            owned.box.on_fall = partial(self._fallen, owned)
+            # What has happened already will not be told.
+            if owned.box.ended:
+                self._forget(owned)
+            if owned.box.fallen:
+                self._fallen(owned)
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch())
+        try:
+            for owned in new:
+                owned.ground = owned.box.ground
+        except BaseException:
+            for owned in new:
+                await owned.box.close()
+            raise
 
     def _forget(self, owned: Owned) -> None:
         if self._living.pop(owned.id, None) is None:

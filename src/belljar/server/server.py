@@ -132,7 +132,7 @@ class Server:
         await self._end("work in the background", self._settle)
         await self._end("refusals", functools.partial(self._count_refusals, all_=True))
         await self._end("trail and pools", self.jar.close)
-        self.parsers.close()
+        await self._end("parsers", self.parsers.close)
         await self._end("CPU seconds", self._save)
         await self._end("databases", functools.partial(threads.STATE.do, self._close_databases))
 
