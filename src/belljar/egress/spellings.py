@@ -316,8 +316,8 @@ class Spellings:
         return self._is_possible(data) and any(_Scan(self, data).first_hits())
 
     def advance(self, data: bytes, *, until: int, covered: int = 0) -> Advance:
-        """What begins at `until` or later must wait. In place of the first `covered` bytes something
-        was passed on already; others may begin in them."""
+        """What begins at `until` or later must wait. In place of the first `covered` bytes
+        something was passed on already; others may begin in them."""
         at, finds = covered, 0
         done: list[bytes] = []
         if self._is_possible(data):
