@@ -12,7 +12,6 @@ from belljar.conversation import Conversation, Refusal
 from belljar.engines.base import Branch, CannotMount, Engine, Ground, MountingEngine
 from belljar.errors import (
     Busy,
-    EngineError,
     EngineUnavailable,
     InvalidRequest,
     LimitExceeded,
@@ -194,7 +193,7 @@ class Held:
                 "network: this sandbox was made without one", hint="make it with network=Allow(…)"
             )
         # Rules can be taken back whether or not the sandbox can reach its gateway.
-        with contextlib.suppress(EngineError, NetworkUnavailable):
+        with contextlib.suppress(NetworkUnavailable):
             await self.connected()
         await self.outlet.change(asked, self.engine, self.conversation)
 

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, cast
 
 from belljar.conversation import Conversation
 from belljar.engines.base import DoorEngine, Doors, Engine, Wall
-from belljar.errors import BelljarError, Closed, NetworkRefused, NetworkUnavailable, TrailError
+from belljar.errors import (
+    BelljarError,
+    Closed,
+    EngineError,
+    NetworkRefused,
+    NetworkUnavailable,
+    TrailError,
+)
 from belljar.model import Request, Result
 from belljar.sandbox import Order
 from belljar.settings import Settings
@@ -114,6 +121,8 @@ class Outlet:
         self._renewing: asyncio.Task[None] | None = None
         self._doorless = False
         """A new gateway is there, and the sandbox has no way to it yet."""
+        self._shut_why = ""
+        """Why there can be none for now: code inside may hold the ports itself."""
         self._began_at = 0.0
         self._wait_s = REVIVE_S[0]
 
@@ -167,11 +176,16 @@ class Outlet:
             # Also if only the doors are missing: who was given some, unheard of here, loses them.
             await self._gateway.renew(self.lease, self.rules)
             self._began_at = time.monotonic()
-            if engine.capabilities.doors:
-                await cast(DoorEngine, engine).open_doors(talk.wall, self._doors())
-            else:
-                await talk.open_doors(self._doors())
-            self._doorless = False
+            try:
+                if engine.capabilities.doors:
+                    await cast(DoorEngine, engine).open_doors(talk.wall, self._doors())
+                else:
+                    await talk.open_doors(self._doors())
+            except EngineError as error:
+                # No error of whoever runs something: it goes on without, and is told so.
+                self._shut_why = error.message
+                return
+            self._doorless, self._shut_why = False, ""
 
     def lives(self, engine: Engine, talk: Conversation) -> None:
         """A kept sandbox, or a branch of it, that gets its network back by itself."""
@@ -279,7 +293,11 @@ class Outlet:
             async with self._turn:
                 await self.lease.change(self.rules)  # answered after all that was told before
         await self._settled()
-        return dataclasses.replace(result, egress=tuple(self._runs.get(run, ())))
+        warnings = result.warnings
+        if self._shut_why:
+            why = f"this sandbox has no network since its gateway was lost: {self._shut_why}"
+            warnings += (f"{why} (does something inside listen on port 3128?)",)
+        return dataclasses.replace(result, egress=tuple(self._runs.get(run, ())), warnings=warnings)
 
     def unwatch(self, run: str) -> None:
         """That run is over, however it ended."""

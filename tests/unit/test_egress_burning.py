@@ -14,7 +14,7 @@ from belljar.egress.refusal import Refusal
 ended = []
 
 async def burns():
-    burning.blamed.set(lambda why: ended.append("its lease"))
+    burning.blamed.set(burning.Account(lambda why: ended.append("its lease")))
     try:
         re.match("(a*)*b", "a" * 60)  # would take longer than the world is old
     except Refusal as refusal:
@@ -22,7 +22,7 @@ async def burns():
         raise
 
 async def spins():
-    burning.blamed.set(lambda why: ended.append("the other's"))
+    burning.blamed.set(burning.Account(lambda why: ended.append("the other's")))
     for _ in range(40):
         for _ in range(200_000):
             pass
@@ -63,7 +63,7 @@ from belljar.egress import burning
 ended = []
 
 async def works(name):
-    burning.blamed.set(lambda why: ended.append(name))
+    burning.blamed.set(burning.Account(lambda why: ended.append(name)))
     until = time.process_time() + 0.6
     while time.process_time() < until:
         pass
@@ -83,3 +83,32 @@ def test_f2_nobody_is_blamed_for_what_several_took_together() -> None:
         [sys.executable, "-c", MANY], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.stdout == f"{[None] * 6} []\n", done.stderr
+
+
+SHARED = """
+import asyncio, time
+from belljar.egress import burning
+
+async def works(account, until_s):
+    burning.blamed.set(account)
+    while time.process_time() < until_s:
+        for _ in range(20_000):
+            pass
+        await asyncio.sleep(0)
+
+async def main():
+    burning.Watch().start()
+    burns, rests = burning.Account(print), burning.Account(print)
+    now = time.process_time()
+    await asyncio.gather(works(burns, now + 1.5), works(rests, 0))
+    print(burns.owed() > 1.0, rests.owed() < 0.1)
+
+asyncio.run(main())
+"""
+
+
+def test_f2_what_a_lease_takes_in_many_short_turns_is_on_its_account() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SHARED], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.stdout == "True True\n", done.stderr

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from belljar.egress.limits import Connection, Limits, Turns
+from belljar.egress.burning import Account
+from belljar.egress.limits import Connection, Crowd, Limits, Turns
 from belljar.settings import Settings
 
 MINUTES = 60.0
@@ -48,6 +49,12 @@ def connection(client: Client) -> Connection:
         idle_s=known.network_idle_s,
     )
     return Connection(limits, client)
+
+
+def account(spent_s: float = 0.0) -> Account:
+    made = Account(lambda _: None)
+    made.charge(spent_s)
+    return made
 
 
 def why(connection: Connection, after_s: float) -> str:
@@ -100,7 +107,7 @@ def test_f2_one_lease_has_one_step_in_a_turn_however_many_are_ready() -> None:
         done.append("other")
 
     async def all_at_once() -> None:
-        turns = Turns()
+        turns = Turns(account(), Crowd())
         await asyncio.gather(*(step(turns) for _ in range(30)), other())
 
     asyncio.run(all_at_once())
@@ -114,9 +121,90 @@ def test_a_step_that_fails_leaves_the_way_free() -> None:
             raise ValueError
 
     async def twice() -> None:
-        turns = Turns()
+        turns = Turns(account(), Crowd())
         for _ in range(2):
             with pytest.raises(ValueError):
                 await fail(turns)
 
     asyncio.run(twice())
+
+
+def test_f2_heavy_leases_have_one_step_between_them_in_a_turn() -> None:
+    """And of them the one goes first that took least."""
+    done: list[str] = []
+
+    async def step(turns: Turns, name: str) -> None:
+        async with turns:
+            until = time.monotonic() + 0.005
+            while time.monotonic() < until:
+                pass
+            done.append(name)
+
+    async def other() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        done.append("other")
+
+    async def all_at_once() -> None:
+        crowd = Crowd()
+        heavy = [Turns(account(100.0 - one), crowd) for one in range(30)]
+        await asyncio.gather(*(step(one, str(at)) for at, one in enumerate(heavy)), other())
+
+    asyncio.run(all_at_once())
+    assert done.index("other") < 10 and len(done) == 31
+    heaviest_last = [one for one in done if one not in ("other", "0")]
+    assert heaviest_last == [str(29 - at) for at in range(29)]
+
+
+def test_f2_a_heavy_lease_waits_while_others_have_something_to_do() -> None:
+    done: list[str] = []
+
+    async def step(turns: Turns, name: str) -> None:
+        async with turns:
+            done.append(name)
+
+    async def both() -> None:
+        crowd = Crowd()
+        heavy, light = Turns(account(100.0), crowd), Turns(account(), crowd)
+        await step(heavy, "alone")  # waits for nobody
+        await step(light, "light")
+        waiting = asyncio.create_task(step(heavy, "heavy"))
+        for _ in range(20):
+            await asyncio.sleep(0)
+            await step(light, "light")
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        crowd.light_at = 0.0
+        await step(heavy, "alone")  # and whoever left holds up nobody
+
+    asyncio.run(both())
+    assert done == ["alone", *["light"] * 21, "alone"]
+
+
+def test_f2_who_leaves_in_the_moment_of_its_turn_passes_it_on() -> None:
+    async def leave() -> None:
+        crowd = Crowd()
+        first, second, third = (account(9.0) for _ in range(3))
+        await crowd.wait(first)
+        leaving = asyncio.create_task(crowd.wait(second))
+        staying = asyncio.create_task(crowd.wait(third))
+        await asyncio.sleep(0)
+        crowd.go_on(first)
+        leaving.cancel()
+        await asyncio.wait_for(staying, 60)
+
+    asyncio.run(leave())
+
+
+def test_f2_who_takes_less_than_its_share_is_never_heavy(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    light, heavy = account(), account()
+    for _ in range(100):
+        now += 1.0
+        light.charge(0.04)
+        heavy.charge(0.3)
+        assert not light.is_heavy
+    assert heavy.is_heavy
+    now += 1_000.0
+    assert not heavy.is_heavy

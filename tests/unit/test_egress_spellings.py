@@ -7,6 +7,7 @@ import cProfile
 import html
 import json
 import re
+import string
 from urllib.parse import quote, quote_plus, unquote, unquote_plus, unquote_to_bytes
 
 import pytest
@@ -489,7 +490,39 @@ def test_of_two_that_overlap_none_is_passed_on() -> None:
     found = Spellings([*spellings(first, b"A" * 17), *spellings(second, b"B" * 24)])
     for before, after in ((b"user-key-", b"."), (b"%75ser-key-", b"%41")):
         scrubbed = found.replace(before + second + after)
-        assert scrubbed.endswith(b"B" * 16 + after) and len(scrubbed) == len(
-            before + second + after
-        )
+        assert scrubbed.endswith(b"0" * 16 + after)
+        assert len(scrubbed) == len(before + second + after)
     assert found.replace(second + first) == b"B" * 24 + b"A" * 17
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"12121212", b"aaaaaaaa", b"abcabcabcab", b"secret-key-secret", b"%41%41%41%41%41%41%41%41"],
+)
+def test_a_value_that_repeats_itself_is_replaced_to_its_end(value: bytes) -> None:
+    """Code that writes the beginning of it in front of it would else read its end."""
+    found = Spellings(spellings(value, b"P" * len(value)))
+    for overlap in range(1, len(value)):
+        if not value.endswith(value[: len(value) - overlap]):
+            continue
+        data = b"<" + value[:overlap] + value + b">"
+        whole = found.replace(data)
+        assert whole.startswith(b"<P") and whole.endswith((b"P>", b"0>"))
+        assert value[-overlap:] not in whole
+        for cut in range(len(data)):
+            stream = Stream(found)
+            pieces = stream.feed(data[:cut]) + stream.feed(data[cut:]) + stream.finish()
+            assert pieces == whole
+
+
+def test_values_that_all_overlap_do_not_take_long() -> None:
+    """Counted, not timed: each byte is looked at by few of the finds."""
+    base = (string.ascii_lowercase + string.digits).encode()[:32]
+    turned = [(base * 2)[at : at + 32] for at in range(32)]
+    found = Spellings(form for one in turned for form in spellings(one, b"P" * 32))
+    data = base * 512
+    advance = found.advance(data, until=len(data))
+    assert base[:8] not in advance.done
+    assert advance.finds < 2 * len(data)
+    one = Spellings(spellings(b"a" * 8, b"P" * 8))
+    assert one.advance(b"a" * 16_384, until=16_384).finds < 3 * 16_384 / 4

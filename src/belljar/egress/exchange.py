@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import h11
@@ -158,6 +159,11 @@ class Exchange:
                             reason=event.reason,
                             headers=_answer_headers(event),
                         )
+                        steps = incoming.read_head()
+                        more = _goes_on(steps)
+                    while more:
+                        async with self._turns:
+                            more = _goes_on(steps)
                     head = h11.Response(
                         status_code=event.status_code,
                         headers=incoming.headers,
@@ -173,7 +179,7 @@ class Exchange:
                             piece = next(pieces, None)
                         if piece is None:
                             break
-                        out += _data(client, piece)
+                        out += _data(client, piece) if piece else b""
                         if len(out) >= _FLUSH_BYTES:
                             await self._flush(out)
                 elif incoming and isinstance(event, h11.EndOfMessage):
@@ -230,6 +236,10 @@ def _answer_headers(event: h11.Response) -> Headers:
 def _is_of_events(event: h11.Response) -> bool:
     kinds = values(event.headers, b"content-type")
     return any(kind.lower().startswith(b"text/event-stream") for kind in kinds)
+
+
+def _goes_on(steps: Iterator[None]) -> bool:
+    return next(steps, True) is None
 
 
 def _data(side: Http, data: bytes) -> bytes:

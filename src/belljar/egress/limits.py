@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .burning import Account
 from .refusal import Refusal, blocked, failed, refused
 from .streams import ClientStream, Stream
 
@@ -22,6 +23,11 @@ _HUNG_UP_S = 1.0
 _HUNG_UP_HALF_S = 60.0
 """A tunnel may be closed in one direction and go on in the other."""
 _SLICE_S = 0.002
+_LIGHT_S = 3.0
+"""Who did something within so long may have something to do."""
+_LOOK_S = 0.01
+_REST = 2.0
+_LONGEST_REST_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,35 +65,110 @@ class Pace:
             await asyncio.sleep(-self._tokens / self._per_s)
 
 
+class Crowd:
+    """All leases of the process. Those that are heavy (`burning`) have one step between them in a
+    turn of the loop, first the one that took least. As long as others have something to do, the
+    next one waits for `_REST` times what the last one took."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[asyncio.Future[None], Account] = {}
+        self._is_taken = False
+        self._rests_until = 0.0
+        self._last_spent_s = 0.0
+        self.light_at = 0.0
+        """When one that is not heavy last did something."""
+
+    async def wait(self, account: Account) -> None:
+        """To be followed by `go_on`."""
+        if self._is_taken:
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting[turn] = account
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if self._waiting.pop(turn, None) is None:  # it was given the turn just now
+                    self.go_on(account)
+                raise
+        self._is_taken = True
+        try:
+            while self._rests(account):
+                await asyncio.sleep(_LOOK_S)
+        except asyncio.CancelledError:
+            self.go_on(account)
+            raise
+
+    def go_on(self, account: Account) -> None:
+        if owed_s := account.owed():
+            now = time.monotonic()
+            self._rests_until = max(now, self._rests_until) + _REST * min(_LONGEST_REST_S, owed_s)
+            self._last_spent_s = account.spent_s
+        self._is_taken = bool(self._waiting)
+        if self._waiting:
+            turn = min(self._waiting, key=lambda one: self._waiting[one].spent_s)
+            del self._waiting[turn]
+            turn.set_result(None)
+
+    def _rests(self, account: Account) -> bool:
+        now = time.monotonic()
+        if now >= self._rests_until or now - self.light_at >= _LIGHT_S:
+            return False
+        return account.spent_s > self._last_spent_s / 2
+
+
 class Turns:
     """Work that goes on and on without a wait, as with what comes in tiny pieces, is stopped for
     others: of all connections of a lease only one goes on at a time.
 
-    As a context: a step whose length code or a host can choose. However many connections of a
-    lease are ready for one, the other leases have their turn after the first."""
+    As a context: a step whose length code or a host can choose, without a wait in it. However many
+    connections of a lease are ready for one, the other leases have their turn after the first."""
 
-    def __init__(self) -> None:
+    def __init__(self, account: Account, crowd: Crowd) -> None:
+        self._account = account
+        self._crowd = crowd
         self._next = asyncio.Lock()
         self._began_at = 0.0
+        self._is_heavy = False
 
     async def __aenter__(self) -> None:
         await self._next.acquire()
+        try:
+            self._is_heavy = self._account.is_heavy
+            if self._is_heavy:
+                await self._crowd.wait(self._account)
+        except BaseException:
+            self._next.release()
+            raise
         self._began_at = time.monotonic()
+        if not self._is_heavy:
+            self._crowd.light_at = self._began_at
 
     async def __aexit__(self, *_: object) -> None:
+        is_heavy = self._is_heavy
         try:
             if time.monotonic() - self._began_at >= _SLICE_S:
                 await asyncio.sleep(0)
         finally:
+            if is_heavy:
+                self._crowd.go_on(self._account)
             self._next.release()
 
     async def pass_on(self, since: float) -> float:
         """To be called again and again, with what it returned."""
-        if time.monotonic() - since < _SLICE_S:
+        now = time.monotonic()
+        if now - since < _SLICE_S:
             return since
         async with self._next:
+            if self._account.is_heavy:
+                await self._crowd.wait(self._account)
+                self._crowd.go_on(self._account)
+            else:
+                self._crowd.light_at = now
             await asyncio.sleep(0)
         return time.monotonic()
+
+    async def rest(self) -> None:
+        """If it is heavy: before it begins something more."""
+        await self.pass_on(0.0)
 
 
 class Connection:

@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from belljar.network import Rules
 
 from .addresses import Address
+from .burning import Account
 from .judging import Judge, Permission
 from .ledger import Attempt, Ledger
-from .limits import LONGEST_WAIT_S, Bytes, Connection, Limits, Pace, Turns, Watched
+from .limits import LONGEST_WAIT_S, Bytes, Connection, Crowd, Limits, Pace, Turns, Watched
 from .refusal import Refusal, failed, refused
 from .resolving import Resolver
 from .secrets import Keeper
@@ -34,6 +35,7 @@ class Operator:
         self.allowed = None if allowed is None else Judge(allowed)
         self.denied = denied
         self.resolver = resolver
+        self.crowd = Crowd()
 
 
 class Outlet:
@@ -56,7 +58,8 @@ class Outlet:
         self.certificate = certificate
         self.pace = Pace(limits.requests_per_s)
         self.budget = Bytes(limits.bytes)
-        self.turns = Turns()
+        self.account = Account(self.end)
+        self.turns = Turns(self.account, operator.crowd)
         self._judge = Judge(rules)
         self._ended: Refusal | None = None
         self._knocks = Pace(limits.requests_per_s * _KNOCKS_PER_REQUEST)
@@ -122,6 +125,7 @@ class Outlet:
         """Before a connection is accepted: so that one sandbox cannot keep the gateway busy."""
         with contextlib.suppress(Refusal):
             await self._knocks.wait()
+        await self.turns.rest()
         await self._settled()
 
     def begin(self, stream: ClientStream, door: Door) -> Connection:

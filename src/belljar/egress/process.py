@@ -100,7 +100,7 @@ class Process:
     async def _do(self, order: dict[str, Any]) -> None:
         answer: dict[str, Any] = {"id": order["id"]}
         outlet = self._outlets.get(order["lease"])
-        burning.blamed.set(outlet.end if outlet else lambda _: None)
+        burning.blamed.set(outlet.account if outlet else burning.Account(lambda _: None))
         try:
             if order["do"] == "open":
                 self._open(order)

@@ -17,6 +17,11 @@ MOST_PACKINGS = 2
 PIECE_BYTES = 1 << 16
 SCANNED_BYTES = 1 << 14
 """At once; then others may have their turn."""
+_FEWER_BYTES = 1 << 10
+_FIND_BYTES = 1 << 8
+"""Where there is more than one find in so many bytes, less is scanned at once."""
+_MOST_MEMBERS = 64
+"""Of gzip, at once: those without content yield nothing to scan."""
 FREE_BYTES = 16 << 20
 """Until then any ratio is taken; compression of nothing but zeros has about 1,000."""
 MOST_RATIO = 100
@@ -43,30 +48,42 @@ class Incoming:
         self._unpack: list[_Unpacking] = []
         self._stream: Stream | None = None
         self._is_bodiless = False
+        self._dropped: set[bytes] = set()
+        self._scanned_bytes = SCANNED_BYTES
         if found is None:
             self.reason, self.headers = reason, headers
             return
         if status == 101:
             raise blocked(f"{host} gets a secret, so what it sends must be readable: no upgrade")
-        self.reason = found.replace(reason)
-        self.headers = scrubbed(found, headers)
+        self.reason, self.headers = b"", []
+        self._head = reason, headers
         self._stream = Stream(found)
         if status < 200 or status in _WITHOUT_BODY or method == b"HEAD":
             self._is_bodiless = True
             if _all(headers, b"content-encoding"):  # the length of what is not packed here
-                self.headers = [one for one in self.headers if one[0].lower() != b"content-length"]
+                self._dropped = {b"content-length"}
             return
         if status == 206 or _all(headers, b"content-range") or _is_in_parts(headers):
             raise failed(f"{host} answers with a part of something: a secret could begin in it")
         packings = _packings(host, headers)
         self._unpack = [_Unpacking(packing, host) for packing in reversed(packings)]
-        dropped = {b"content-encoding"} if packings else set()
-        if packings or resizing:
-            dropped.add(b"content-length")
-        self.headers = [one for one in self.headers if one[0].lower() not in dropped]
+        if packings:
+            self._dropped = {b"content-encoding", b"content-length"}
+        elif resizing:
+            self._dropped = {b"content-length"}
+
+    def read_head(self) -> Iterator[None]:
+        """To be gone through before `reason` and `headers` are asked for."""
+        if self._found is None:
+            return
+        reason, headers = self._head
+        self.reason = self._found.replace(reason)
+        kept = [one for one in headers if one[0].lower() not in self._dropped]
+        yield from scrubbed(self._found, kept, self.headers)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """In pieces of bounded size, made as they are taken."""
+        """In pieces of bounded size, made as they are taken, each with bounded work; some are
+        empty."""
         if self._stream is None:
             yield data
             return
@@ -74,8 +91,9 @@ class Incoming:
             # HTTP's parser decides where a response ends. Should it ever disagree, nothing passes.
             raise failed(f"{self._host} answers with a body where none belongs")
         for plain in self._unpacked(data, 0):
-            if done := self._stream.feed(plain):
-                yield done
+            yield self._stream.feed(plain)
+            many = self._stream.finds * _FIND_BYTES > self._scanned_bytes
+            self._scanned_bytes = _FEWER_BYTES if many else SCANNED_BYTES
 
     def finish(self) -> Iterator[bytes]:
         for unpacking in self._unpack:
@@ -83,24 +101,36 @@ class Incoming:
         if self._stream is not None and (done := self._stream.finish()):
             yield done
 
-    def trailers(self, headers: Headers) -> Headers:
-        return headers if self._found is None else scrubbed(self._found, headers)
-
     def _unpacked(self, data: bytes, layer: int) -> Iterator[bytes]:
         if layer == len(self._unpack):
-            for at in range(0, len(data), SCANNED_BYTES):
-                yield data[at : at + SCANNED_BYTES]
+            while len(data) > self._scanned_bytes:
+                piece, data = data[: self._scanned_bytes], data[self._scanned_bytes :]
+                yield piece
+            yield data
             return
         for piece in self._unpack[layer].feed(data):
-            yield from self._unpacked(piece, layer + 1)
+            if piece:
+                yield from self._unpacked(piece, layer + 1)
+            else:
+                yield b""
 
 
-def scrubbed(found: Spellings, headers: Headers) -> Headers:
-    """A header whose name has the value in it is left out: no name can stand for it."""
+def scrubbed(found: Spellings, headers: Headers, into: Headers) -> Iterator[None]:
+    """Step by step. A header whose name has the value in it is left out: no name can stand for
+    it."""
     # No spelling has this byte in it, so none is found across two headers.
     if not found.occur(b"\xff".join(part for one in headers for part in one)):
-        return headers
-    return [(name, found.replace(value)) for name, value in headers if not found.occur(name)]
+        into += headers
+        return
+    for name, value in headers:
+        stream, done = Stream(found), []
+        for at in range(0, len(value), _FEWER_BYTES):
+            done.append(stream.feed(value[at : at + _FEWER_BYTES]))
+            yield
+        done.append(stream.finish())
+        if not found.occur(name):
+            into.append((name, b"".join(done)))
+        yield
 
 
 class _Unpacking:
@@ -115,7 +145,9 @@ class _Unpacking:
         self._given = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
+        """Some of the pieces are empty."""
         self._taken += len(data)
+        members = 0
         while data:
             if self._inner is None:
                 # The first two bytes tell a new member of gzip, or deflate with and without zlib.
@@ -138,6 +170,9 @@ class _Unpacking:
                 if data and not self._gzip:
                     raise self._unreadable()
                 self._inner = None
+                members += 1
+                if members % _MOST_MEMBERS == 0:
+                    yield b""
             else:
                 data = self._inner.unconsumed_tail
                 if not data and len(piece) < PIECE_BYTES:

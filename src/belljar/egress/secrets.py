@@ -252,7 +252,7 @@ class Keeper:
     def response(
         self, *, host: str, method: bytes, status: int, reason: bytes, headers: Headers
     ) -> Incoming:
-        """Also for what comes before the answer proper (1xx)."""
+        """Also for what comes before the answer proper (1xx). Its head is still to be read."""
         own = [one for one in self._held if one.host == host]
         if own and host not in self._values:
             self._values[host] = Spellings(

@@ -47,6 +47,9 @@ SHORTEST_JOINED = 4
 _STRETCH = 8
 """A spelling with more bytes than this for each character of the text is not found."""
 _SMALL_WINDOW = 1024
+_OVERLAPPING = b"0"
+"""In place of each further byte of a find that begins within another: good text, hexadecimal and
+base64. A letter for a letter would be slow where many overlap."""
 _MOST_INDENTED = 16
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _VALUE = {letter: value for value, letter in enumerate(_BASE64)}
@@ -184,21 +187,37 @@ class _Scan:
                 text = self._texts[place] = self._readings[reading].seen(view)
                 for order, anchor in anchors:
                     # Of nearly all data this is all that is asked.
-                    if anchor in text and (hit := self.hit(order, 0)):
+                    if anchor in text and (hit := self.hit(order)):
                         yield hit
 
-    def hit(self, order: int, at: int) -> _Hit | None:
-        """The first one of a form that begins at `at`, in the data, or later."""
+    def hit(self, order: int) -> _Hit | None:
+        """The first one of a form."""
         form = self._forms[order]
         text = self._texts[form.reading, form.view]
-        index = 0
-        if at or (index := form.find(text, 0)) >= 0:  # positions are dear, and finds are rare
-            starts, ends = self._spans(form)
-            index = max(index, bisect_left(starts, at))
-            while (index := form.find(text, index)) >= 0:
-                if hit := self._judged(order, text, (starts, ends), index, at):
-                    return hit
-                index += 1
+        return self._next(order, text, form.find(text, 0), 0)
+
+    def further(self, hit: _Hit, at: int) -> _Hit | None:
+        """The next one of the same form of which something is behind `at`, in the data. Of those
+        that overlap it the last: all between are within these two."""
+        form = self._forms[hit.order]
+        text, length = self._texts[form.reading, form.view], len(form.needle)
+        behind = hit.core + 1
+        if not (form.trail or form.joined):  # which are behind the needle
+            behind = max(behind, bisect_right(self._spans(form)[1], at) - length + 1)
+        until = hit.core + 2 * length - 1
+        while (found := text.rfind(form.needle, behind, until)) >= 0:
+            if other := self._judged(hit.order, text, self._spans(form), found, at):
+                return other
+            until = found + length - 1
+        index = form.find(text, max(behind, hit.core + length))
+        return self._next(hit.order, text, index, at)
+
+    def _next(self, order: int, text: bytes, index: int, at: int) -> _Hit | None:
+        form = self._forms[order]
+        while index >= 0:  # positions are dear, and finds are rare
+            if hit := self._judged(order, text, self._spans(form), index, at):
+                return hit
+            index = form.find(text, index + 1)
         return None
 
     def units(self, hit: _Hit) -> list[Unit]:
@@ -222,7 +241,7 @@ class _Scan:
         start, end = starts[first], ends[last]
         if form.swallowed:
             before, start = start, start - len(form.swallowed)
-            if start < at or self._data[start:before].lower() != form.swallowed:
+            if start < 0 or self._data[start:before].lower() != form.swallowed:
                 return None
         further = last + 1
         if form.joined:
@@ -256,6 +275,15 @@ class _Scan:
         return reading.letter_spans if form.view == "letters" else reading.spans
 
 
+class Advance(NamedTuple):
+    done: bytes
+    """Can be passed on."""
+    waiting: bytes
+    covered: int
+    """So many bytes of what waits were passed on already, as something else."""
+    finds: int
+
+
 class Spellings:
     """Several forms at once."""
 
@@ -275,7 +303,7 @@ class Spellings:
 
     def replace(self, data: bytes) -> bytes:
         """In something that is whole."""
-        return self.advance(data, until=len(data))[0]
+        return self.advance(data, until=len(data)).done
 
     def first(self, data: bytes) -> tuple[Form, int] | None:
         """Which is found first, and where."""
@@ -287,27 +315,29 @@ class Spellings:
     def occur(self, data: bytes) -> bool:
         return self._is_possible(data) and any(_Scan(self, data).first_hits())
 
-    def advance(self, data: bytes, *, until: int) -> tuple[bytes, bytes]:
-        """What can be passed on, and what must wait: what begins at `until` or later."""
-        if not self._is_possible(data):
-            return data[:until], data[until:]
-        scan = _Scan(self, data)
-        hits = sorted(scan.first_hits())
+    def advance(self, data: bytes, *, until: int, covered: int = 0) -> Advance:
+        """What begins at `until` or later must wait. In place of the first `covered` bytes
+        something was passed on already; others may begin in them."""
+        at, finds = covered, 0
         done: list[bytes] = []
-        at = 0
-        while hits and hits[0].start < max(at, until):
-            hit = heappop(hits)
-            if -hit.negative_end > at:
-                put = self.forms[hit.order].put
-                written = put if isinstance(put, bytes) else put(scan.units(hit))
-                # One that begins within the last is replaced from there on, where it goes on.
-                done += [data[at : hit.start], written[max(0, at - hit.start) :]]
-                at = -hit.negative_end
-            if further := scan.hit(hit.order, at):
-                heappush(hits, further)
-        until = max(at, until)
+        if self._is_possible(data):
+            scan = _Scan(self, data)
+            hits = sorted(scan.first_hits())
+            while hits and hits[0].start < until:
+                hit = heappop(hits)
+                finds += 1
+                if (end := -hit.negative_end) > at:
+                    if hit.start < at:
+                        done.append(_OVERLAPPING * (end - at))
+                    else:
+                        put = self.forms[hit.order].put
+                        written = put if isinstance(put, bytes) else put(scan.units(hit))
+                        done += [data[at : hit.start], written]
+                    at = end
+                if further := scan.further(hit, at):
+                    heappush(hits, further)
         done.append(data[at:until])
-        return b"".join(done), data[until:]
+        return Advance(b"".join(done), data[until:], max(0, at - until), finds)
 
     def _is_possible(self, data: bytes) -> bool:
         return bool(self.forms) and len(data) >= self._shortest
@@ -319,17 +349,25 @@ class Stream:
     def __init__(self, spellings: Spellings) -> None:
         self._spellings = spellings
         self._waiting = b""
+        self._covered = 0
+        self.finds = 0
+        """In what was fed last."""
 
     def feed(self, data: bytes) -> bytes:
         if not self._spellings.window_bytes:
             return data
         known, data = len(self._waiting), self._waiting + data
+        self._waiting, self.finds = data, 0
         until = self._decided(data, known)
-        done, self._waiting = self._spellings.advance(data, until=until) if until else (b"", data)
-        return done
+        return self._advance(until) if until else b""
 
     def finish(self) -> bytes:
-        done, self._waiting = self._spellings.replace(self._waiting), b""
+        return self._advance(len(self._waiting))
+
+    def _advance(self, until: int) -> bytes:
+        done, self._waiting, self._covered, self.finds = self._spellings.advance(
+            self._waiting, until=until, covered=self._covered
+        )
         return done
 
     def _decided(self, data: bytes, known: int) -> int:
@@ -361,7 +399,7 @@ def spellings(text: bytes, instead: bytes, sent: Mapping[bytes, bytes] | None = 
 
     `sent`: how it was written in what is answered, which may be encoded as a whole → the same."""
     assert len(text) == len(instead)
-    forms = [exact(text, instead)]
+    forms: list[Form] = []
     for reading in range(_READINGS):
         forms += _texts(text, instead, reading)
     if any(sign in text for sign in b"%\\&"):  # may be undone with the escapes of a spelling

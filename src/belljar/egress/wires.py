@@ -25,7 +25,7 @@ def attach(outlet: Outlet, wire: socket.socket) -> None:
     """Serves it until the lease ends."""
     wire.setblocking(False)
     context = contextvars.copy_context()
-    context.run(burning.blamed.set, outlet.end)  # and so do all tasks that come of this one
+    context.run(burning.blamed.set, outlet.account)  # and so do all tasks that come of this one
     task = asyncio.create_task(_live(outlet, wire), context=context)
     outlet.on_close(task)
 
