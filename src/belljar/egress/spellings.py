@@ -5,10 +5,10 @@ The data is read as it is, with its escapes undone, and with the escapes undone 
 (wherever in the encoded bytes it begins, also across line breaks); in the data itself also in
 UTF-16. A stream may come in any pieces, the outcome is the same.
 
-The work for each byte is bounded, whatever the text: a few of its bytes are searched for, and where
-they are found the whole is compared at once, which takes as long for nearly as for not at all:
-whoever chooses the data would hear a walk. For the same reason what waits for more data says
-nothing about the text.
+The work for each byte is bounded, whatever the text: a few of its bytes are searched for, in a time
+that depends on the length of the data alone (`steady`), and where they are found the whole is
+compared at once: whoever chooses the data would hear a walk. For the same reason what waits for
+more data says nothing about the text.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote, quote_plus
 
+from belljar.egress import steady
 from belljar.egress.escapes import (
     ESCAPE,
     LONGEST_ESCAPE,
@@ -37,8 +38,11 @@ from belljar.egress.escapes import (
 )
 
 _READINGS = 3
-_ANCHOR = 8
-"""Bytes of a form that are searched for; the whole is compared where they are."""
+_ANCHOR, _LONG_ANCHOR = steady.PLACES, steady.LONGEST
+"""Bytes of a form that are searched for; the whole is compared where they are. The long one is for
+spellings with two bytes for each character."""
+_TOGETHER = 3
+"""Forms in base64 that are searched for at once."""
 _MOST_ANCHORS = 24
 _LEAST_DIFFERENT = 4
 _SHORTEST = 8
@@ -112,7 +116,7 @@ class Form:
         trail: bool = False,
         swallowed: bytes = b"",
         joined: Sequence[bytes] = (),
-        longest_bytes: int | None = None,
+        anchor_bytes: int = _ANCHOR,
     ) -> None:
         """`view`: as in Reading.seen. `lead` and `trail`: a letter at each end that has bits
         of something else in it, too. `swallowed`: what must stand in the data before the find,
@@ -126,11 +130,11 @@ class Form:
         self.trail = trail
         self.swallowed = swallowed
         self.joined = joined
-        self.longest_bytes = longest_bytes or len(needle)
-        self._offset = _anchor(needle)
-        self.anchor = needle[self._offset : self._offset + _ANCHOR]
-        if len(set(self.anchor)) < _LEAST_DIFFERENT:  # data like it would match at every byte
-            self._offset, self.anchor = 0, needle
+        self.longest_bytes = len(needle)
+        self._offset = _anchor(needle, anchor_bytes)
+        self._anchor = self.sought = needle[self._offset : self._offset + anchor_bytes]
+        if len(set(self._anchor)) < _LEAST_DIFFERENT:  # data like it would match at every byte
+            self._offset, self._anchor = 0, needle
 
     @property
     def found_by(self) -> tuple[object, ...]:
@@ -144,7 +148,7 @@ class Form:
         return made
 
     def find(self, text: bytes, at: int) -> int:
-        while (found := text.find(self.anchor, at + self._offset)) >= 0:
+        while (found := text.find(self._anchor, at + self._offset)) >= 0:
             at = found - self._offset
             if text.startswith(self.needle, at):
                 return at
@@ -185,10 +189,10 @@ class _Scan:
             reading, view = place
             if reading < len(self._readings):
                 text = self._texts[place] = self._readings[reading].seen(view)
-                for order, anchor in anchors:
+                for orders, sought in anchors:
                     # Of nearly all data this is all that is asked.
-                    if anchor in text and (hit := self.hit(order)):
-                        yield hit
+                    if sought.occur(text):
+                        yield from filter(None, map(self.hit, orders))
 
     def hit(self, order: int) -> _Hit | None:
         """The first one of a form."""
@@ -293,10 +297,12 @@ class Spellings:
         for form in forms:
             different.setdefault(form.found_by, form)
         self.forms = tuple(different.values())
-        self.groups: dict[tuple[int, str], list[tuple[int, bytes]]] = {}
-        """Where to look, and for what of which form."""
-        for order, form in enumerate(self.forms):
-            self.groups.setdefault((form.reading, form.view), []).append((order, form.anchor))
+        self.groups: dict[tuple[int, str], list[tuple[list[int], steady.Needles]]] = {}
+        """Where to look, and for what of which forms."""
+        for orders in _together(self.forms):
+            first = self.forms[orders[0]]
+            sought = steady.Needles(self.forms[order].sought for order in orders)
+            self.groups.setdefault((first.reading, first.view), []).append((orders, sought))
         self.window_bytes = max((form.longest_bytes for form in self.forms), default=0)
         """No spelling is longer."""
         self._shortest = min((len(form.needle) for form in self.forms), default=0)
@@ -432,7 +438,8 @@ def exact(text: bytes, instead: bytes) -> Form:
 def _encoded(text: bytes, instead: bytes) -> list[Form]:
     forms = [_wide(text, instead)]
     for reading in range(_READINGS):
-        forms.append(_written(text.hex().encode(), instead.hex().encode(), reading))
+        digits, others = text.hex().encode(), instead.hex().encode()
+        forms.append(_written(digits, others, reading, anchor_bytes=_LONG_ANCHOR))
         forms += [_base64(text, instead, before, reading) for before in range(3)]
     return forms
 
@@ -444,7 +451,8 @@ def in_base64(text: bytes) -> list[bytes]:
 
 
 def _wide(text: bytes, instead: bytes) -> Form:
-    return Form(_in_utf_16(text.lower()), _in_utf_16(instead), view="lower")
+    needle = _in_utf_16(text.lower())
+    return Form(needle, _in_utf_16(instead), view="lower", anchor_bytes=_LONG_ANCHOR)
 
 
 def _in_utf_16(text: bytes) -> bytes:
@@ -477,32 +485,45 @@ def _swallowed_first(text: bytes) -> list[int]:
     return sorted(count for count in counts if 0 < count < len(text))
 
 
-def _written(text: bytes, instead: bytes, reading: int, start: int = 0, last: int = 0) -> Form:
+def _written(
+    text: bytes,
+    instead: bytes,
+    reading: int,
+    start: int = 0,
+    last: int = 0,
+    *,
+    anchor_bytes: int = _ANCHOR,
+) -> Form:
     """What is before `start`, and the `last` bytes, are swallowed by an escape."""
     swallowed, until = text[:start].lower(), len(text) - last
-    joined = _ways_twice(text[until:]) if last else ()
+    found = partial(
+        _folded,
+        text[start:until],
+        reading=reading,
+        swallowed=swallowed,
+        joined=_ways_twice(text[until:]) if last else (),
+        anchor_bytes=anchor_bytes,
+    )
     if len(text) != len(instead):
-        return _folded(text[start:until], instead, reading, swallowed, joined)
+        return found(instead)
 
     def put(units: Sequence[Unit]) -> bytes:
         pairs = zip(units, instead[start:until], strict=True)
         middle = b"".join(like(unit.piece, byte) for unit, byte in pairs)
         return instead[:start] + middle + instead[until:]
 
-    return _folded(text[start:until], put, reading, swallowed, joined)
+    return found(put)
 
 
 def _whole(text: bytes, instead: bytes) -> Form:
-    return _folded(text, instead, 0)
+    return _folded(text, instead, reading=0, anchor_bytes=_LONG_ANCHOR)
 
 
-def _folded(
-    text: bytes, put: Put, reading: int, swallowed: bytes = b"", joined: Sequence[bytes] = ()
-) -> Form:
+def _folded(text: bytes, put: Put, **more: Any) -> Form:
     needle, view = text.lower(), "lower"
     if b" " in needle or b"+" in needle:  # a host may take one for the other
         needle, view = needle.replace(b"+", b" "), "spaced"
-    return Form(needle, put, view=view, reading=reading, swallowed=swallowed, joined=joined)
+    return Form(needle, put, view=view, **more)
 
 
 def _base64(text: bytes, instead: bytes, before: int, reading: int) -> Form:
@@ -545,9 +566,23 @@ def _sextet(piece: bytes) -> int:
     return _VALUE[letter]
 
 
-def _anchor(needle: bytes) -> int:
+def _together(forms: Sequence[Form]) -> Iterator[list[int]]:
+    """Those in base64 a few at a time: eight letters are so many that no mixture of them is met.
+    Of other spellings it might be, and would tell of each."""
+    letters: dict[tuple[int, int], list[int]] = {}
+    for order, form in enumerate(forms):
+        if form.view == "letters":
+            letters.setdefault((form.reading, len(form.sought)), []).append(order)
+        else:
+            yield [order]
+    for orders in letters.values():
+        for start in range(0, len(orders), _TOGETHER):
+            yield orders[start : start + _TOGETHER]
+
+
+def _anchor(needle: bytes, length: int) -> int:
     """Where the few bytes begin that are searched for: the more of them differ, the fewer places
     look like it; of equally good ones the last, since keys of one kind begin alike."""
-    last = max(0, len(needle) - _ANCHOR)
+    last = max(0, len(needle) - length)
     near = range(max(0, last - _MOST_ANCHORS), last + 1)
-    return max(near, key=lambda at: (len(set(needle[at : at + _ANCHOR])), at))
+    return max(near, key=lambda at: (len(set(needle[at : at + length])), at))
