@@ -450,6 +450,92 @@ def test_what_was_sent_does_not_come_back_encoded(
         assert one not in came
 
 
+FORM, JSON = "application/x-www-form-urlencoded", "application/json"
+PART = b'--x\r\nContent-Disposition: form-data; name="k"%b\r\n\r\n'
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "why"),
+    [
+        ("", b"%", "escape"),
+        ("", b"%4", "escape"),
+        ("", b"%25", "escape"),
+        ("", b"%u00", "escape"),
+        ("", b"%26%23x", "escape"),
+        ("", b"%81", "ASCII"),
+        ("", b"%1B%24B", "ASCII"),
+        (FORM, b"k=%", "escape"),
+        (FORM, b"a=1&k=%e", "escape"),
+        (FORM + "; charset=shift_jis", b"k=", "character set"),
+        (FORM + '; Charset = "UTF-16LE"', b"k=", "character set"),
+        (JSON, b'{"k":"\\', "escape"),
+        (JSON, b'{"k":"\\u4', "escape"),
+        (JSON, b'{"k":"\\u00', "escape"),
+        (JSON, '{"k":"'.encode("utf-16-le"), "UTF-16"),
+        (JSON, '{"k":"'.encode("utf-16-be") + b"\x22\x22", "UTF-16"),
+        (JSON, '{"k":"'.encode("utf-32-le"), "UTF-16"),
+        (JSON, b'{"k":"\x81', "ASCII"),
+        ("text/plain", b'{"k":"\\x', "escape"),
+        ("text/xml", b"<k>&#x", "escape"),
+        ("text/xml", b'<?xml version="1.0" encoding="shift_jis"?><k>', "character set"),
+        (
+            "multipart/form-data; boundary=x",
+            PART % b"\r\nContent-Transfer-Encoding: base64",
+            "part",
+        ),
+        (
+            "multipart/form-data; boundary=x",
+            PART % b"\r\nContent-Type: a/b; CHARSET=utf-16",
+            "part",
+        ),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_value_is_put_only_where_it_is_read_as_it_is(
+    kind: str, before: bytes, why: str, size: int
+) -> None:
+    """Code chooses what is around a placeholder: the host must not read its ends as another's."""
+    with pytest.raises(Refusal, match=why) as told:
+        _put(kind, before, size)
+    assert told.value.verdict == BLOCKED and OTHER not in told.value.why
+
+
+@pytest.mark.parametrize(
+    ("kind", "before"),
+    [
+        ("", b""),
+        ("", b"caf%C3%A9 "),
+        ("", b"user%3A"),
+        (FORM, b"a=%26&k="),
+        (FORM + "; charset=UTF-8", b"k=%C3%A9%20"),
+        (JSON, b'{"k":"'),
+        (JSON, '{"é":"Bearer '.encode()),
+        (JSON, b'{"text":"\\u00e9\\n'),
+        ("application/vnd.api+json; charset=utf-8", b'{"k":"'),
+        ("text/xml", b'<?xml version="1.0" encoding="UTF-8"?><k>'),
+        ("multipart/form-data; boundary=x", PART % b""),
+        ("multipart/form-data; boundary=x", PART % b"\r\nContent-Type: text/plain; charset=UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 1000])
+def test_and_there_it_is(kind: str, before: bytes, size: int) -> None:
+    spelt = {"": quote(OTHER, safe=""), "f": quote_plus(OTHER)}.get(
+        kind and ("f" if kind.startswith(FORM) else "o"), OTHER
+    )
+    sent = _put(kind, before, size)
+    assert sent == before + spelt.encode() + b'"'
+
+
+def _put(kind: str, before: bytes, size: int) -> bytes:
+    """What the host gets; without a kind in the query."""
+    if not kind:
+        return ask(host=ELSEWHERE, target=b"/?k=" + before + OTHERS + b'"').target[4:]
+    sent = ask((b"Content-Type", kind.encode()), host=ELSEWHERE)
+    body = before + OTHERS + b'"'
+    pieces = [sent.body.feed(body[at : at + size]) for at in range(0, len(body), size)]
+    return b"".join([*pieces, sent.body.finish()])
+
+
 def test_f2_many_secrets_of_one_value_cost_what_one_costs() -> None:
     def cost(values: list[str]) -> int:
         held = hold({f"K{number}": Secret(value, host=HOST) for number, value in enumerate(values)})

@@ -30,11 +30,13 @@ from belljar.egress.spellings import (
     SHORTEST_JOINED,
     Spellings,
     Stream,
+    as_it_is,
     exact,
     in_base64,
     resizes,
     spellings,
 )
+from belljar.egress.surroundings import STRANGE_PARTS, USUAL_PARTS, is_usual, trouble
 from belljar.errors import InvalidRequest
 from belljar.network import MOST_SECRETS, SHORTEST_SECRET, Secret
 
@@ -283,7 +285,19 @@ class Keeper:
         # Names below a `*.` have no end: all hosts without a secret share one.
         key = (host, kind) if own else ("", "")
         if key not in self._bodies:
-            forms = [exact(one.placeholder, _spelled(one, kind)) for one in own if one.body]
+            forms = [
+                exact(
+                    one.placeholder,
+                    _spelled(one, kind),
+                    partial(_check_place, one, kind, "the body"),
+                )
+                for one in own
+                if one.body
+            ]
+            if forms and kind == "multipart":
+                refuse = partial(_raise_strange, host)
+                forms += [as_it_is(part).refusing(refuse) for part in STRANGE_PARTS]
+                forms += [as_it_is(part) for part in USUAL_PARTS]
             for one, written in self._written:
                 refuse = partial(_raise, one, host if own else "another host")
                 forms += [form.refusing(refuse) for form in written]
@@ -308,14 +322,34 @@ def _raise(one: Held, host: str) -> bytes:
     raise _refusal(one, "the body", host, tls=True)
 
 
+def _raise_strange(host: str) -> bytes:
+    raise blocked(
+        f"{host} gets a secret in the body, so no part of a body for it may have a character set "
+        "or an encoding of its own"
+    )
+
+
+def _check_place(one: Held, kind: str, where: str, before: bytes, head: bytes = b"") -> None:
+    """Refuses a value where a host would not read it as it is."""
+    if kind == "form":
+        before = before.rpartition(b"&")[2]
+    why = "in an unusual character set" if kind == "unusual" else trouble(before, head)
+    if why:
+        raise blocked(f"{one.variable} stands {why} in {where}: the host would read something else")
+
+
 def _fill_query(own: Sequence[Held], target: bytes) -> tuple[bytes, bytes]:
     """The target with values, and what of it a placeholder may not stand in."""
     path, mark, query = target.partition(b"?")
     left = query
     for one in own:
         if one.query:
+            before, *rest = left.split(one.placeholder)
+            for further in rest:
+                _check_place(one, "form", "the query", before)
+                before += b"\xff" + further
             query = query.replace(one.placeholder, _percent_encoded(one.value))
-            left = left.replace(one.placeholder, b"\xff")
+            left = before
     return path + mark + query, path + mark + left
 
 
@@ -360,11 +394,15 @@ def _fill_part(one: Held, part: bytes) -> tuple[bytes, bytes]:
 
 def _content_type(headers: Headers) -> str:
     kinds = [value.lower() for name, value in headers if name.lower() == b"content-type"]
+    if not all(map(is_usual, kinds)):
+        return "unusual"
     if len(kinds) != 1:
         return ""
     kind = kinds[0].partition(b";")[0].strip()
     if kind == b"application/x-www-form-urlencoded":
         return "form"
+    if kind.startswith(b"multipart/"):
+        return "multipart"
     return "json" if kind == b"application/json" or kind.endswith(b"+json") else ""
 
 

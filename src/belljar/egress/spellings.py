@@ -36,6 +36,7 @@ from belljar.egress.escapes import (
     like,
     undone,
 )
+from belljar.egress.surroundings import HEAD_BYTES, SEEN_BYTES
 
 _READINGS = 3
 _ANCHOR, _LONG_ANCHOR = steady.PLACES, steady.LONGEST
@@ -131,6 +132,9 @@ class Form:
         self.swallowed = swallowed
         self.joined = joined
         self.longest_bytes = len(needle)
+        self.check: Callable[[bytes, bytes], None] | None = None
+        """Asked before a find is replaced, with what stands before it and with how the data began,
+        as much of both as the stream keeps."""
         self._offset = _anchor(needle, anchor_bytes)
         self._anchor = self.sought = needle[self._offset : self._offset + anchor_bytes]
         if len(set(self._anchor)) < _LEAST_DIFFERENT:  # data like it would match at every byte
@@ -321,9 +325,12 @@ class Spellings:
     def occur(self, data: bytes) -> bool:
         return self._is_possible(data) and any(_Scan(self, data).first_hits())
 
-    def advance(self, data: bytes, *, until: int, covered: int = 0) -> Advance:
+    def advance(
+        self, data: bytes, *, until: int, covered: int = 0, before: bytes = b"", head: bytes = b""
+    ) -> Advance:
         """What begins at `until` or later must wait. In place of the first `covered` bytes
-        something was passed on already; others may begin in them."""
+        something was passed on already; others may begin in them. `before` and `head`: what stands
+        before the data, and how all of it began."""
         at, finds = covered, 0
         done: list[bytes] = []
         if self._is_possible(data):
@@ -336,7 +343,12 @@ class Spellings:
                     if hit.start < at:
                         done.append(_OVERLAPPING * (end - at))
                     else:
-                        put = self.forms[hit.order].put
+                        form = self.forms[hit.order]
+                        if form.check:
+                            form.check(
+                                before + data[max(0, hit.start - SEEN_BYTES) : hit.start], head
+                            )
+                        put = form.put
                         written = put if isinstance(put, bytes) else put(scan.units(hit))
                         done += [data[at : hit.start], written]
                     at = end
@@ -356,6 +368,7 @@ class Stream:
         self._spellings = spellings
         self._waiting = b""
         self._covered = 0
+        self._before = self._head = b""
         self.finds = 0
         """In what was fed last."""
 
@@ -364,6 +377,8 @@ class Stream:
             return data
         known, data = len(self._waiting), self._waiting + data
         self._waiting, self.finds = data, 0
+        if len(self._head) < HEAD_BYTES:
+            self._head += data[known : known + HEAD_BYTES - len(self._head)]
         until = self._decided(data, known)
         return self._advance(until) if until else b""
 
@@ -371,9 +386,11 @@ class Stream:
         return self._advance(len(self._waiting))
 
     def _advance(self, until: int) -> bytes:
+        data = self._waiting
         done, self._waiting, self._covered, self.finds = self._spellings.advance(
-            self._waiting, until=until, covered=self._covered
+            data, until=until, covered=self._covered, before=self._before, head=self._head
         )
+        self._before = (self._before + data[: len(data) - len(self._waiting)])[-SEEN_BYTES:]
         return done
 
     def _decided(self, data: bytes, known: int) -> int:
@@ -431,8 +448,15 @@ def _ways_twice(text: bytes) -> list[bytes]:
     return sorted({way for one in _ways(text) for way in _ways(one)})
 
 
-def exact(text: bytes, instead: bytes) -> Form:
-    return Form(text, instead)
+def exact(text: bytes, instead: bytes, check: Callable[[bytes, bytes], None] | None = None) -> Form:
+    form = Form(text, instead)
+    form.check = check
+    return form
+
+
+def as_it_is(text: bytes) -> Form:
+    """In any letter case, and not replaced."""
+    return Form(text, lambda units: b"".join(unit.gap + unit.piece for unit in units), view="lower")
 
 
 def _encoded(text: bytes, instead: bytes) -> list[Form]:
