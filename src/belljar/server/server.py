@@ -29,6 +29,7 @@ from belljar.server.signin import SignIn
 from belljar.server.state import State
 from belljar.server.surveys import Surveys
 from belljar.server.tenants import DAY_S, Quotas, Tenant
+from belljar.server.writing import Turns
 from belljar.trail.trail import Trail
 
 REFRESH_S = 1.0
@@ -64,6 +65,8 @@ class Server:
         )
         self.answers = budget.Answers(held_bytes // 2, wait_s=settings.queue_wait_s)
         self.bodies = budget.Bodies(settings.bodies_bytes)
+        self.turns = Turns()
+        """For what tenants are told."""
         self.parsers = Parsers()
         self.book = Book(self)
         self.datasets = Datasets(

@@ -13,7 +13,6 @@ from belljar.server.bodies import StrictRoute
 from belljar.server.datasets import Dataset
 from belljar.server.gate import visit_of
 from belljar.server.openapi import responses
-from belljar.server.routes.sandboxes import reply
 from belljar.server.schemas_kept import (
     DatasetAnswer,
     DatasetsAnswer,
@@ -21,6 +20,7 @@ from belljar.server.schemas_kept import (
     DoneAnswer,
 )
 from belljar.server.server import Server
+from belljar.server.streams import reply
 from belljar.server.tenants import Tenant
 
 router = APIRouter(prefix="/v1/datasets", route_class=StrictRoute, tags=["datasets"])
@@ -61,7 +61,7 @@ async def add(
         uploads.arriving(server, request),
         declared=uploads.declared_bytes(request),
     )
-    return reply(shown(found))
+    return reply(request, shown(found))
 
 
 @router.get(
@@ -73,7 +73,7 @@ async def add(
 )
 async def every(request: Request) -> Response:
     server, tenant = _asking(request)
-    return reply({"datasets": [shown(found) for found in server.datasets.of(tenant.name)]})
+    return reply(request, {"datasets": map(shown, server.datasets.of(tenant.name))})
 
 
 @router.get(
@@ -85,7 +85,7 @@ async def every(request: Request) -> Response:
 )
 async def one(dataset_id: str, request: Request) -> Response:
     server, tenant = _asking(request)
-    return reply(shown(server.datasets.find(tenant.name, dataset_id)))
+    return reply(request, shown(server.datasets.find(tenant.name, dataset_id)))
 
 
 @router.get(
@@ -109,7 +109,7 @@ async def description(dataset_id: str, request: Request) -> Response:
         )
         if sure:
             server.datasets.remember(dataset, known)
-    return reply(known)
+    return reply(request, known)
 
 
 @router.delete(
@@ -123,4 +123,4 @@ async def remove(dataset_id: str, request: Request) -> Response:
     server, tenant = _asking(request)
     dataset = server.datasets.find(tenant.name, dataset_id)
     await server.datasets.remove(dataset, in_use=server.book.uses(dataset.id))
-    return reply({"done": True})
+    return reply(request, {"done": True})

@@ -26,10 +26,10 @@ from belljar.server.budget import LARGE_BYTES, Hold
 from belljar.server.errors import ApiError
 from belljar.server.gate import Visit, visit_of
 from belljar.server.openapi import responses
-from belljar.server.routes.sandboxes import ASKING, owned_by, reply
+from belljar.server.routes.sandboxes import ASKING, owned_by
 from belljar.server.schemas_kept import DoneAnswer, FileAnswer, FilesAnswer, WrittenAnswer
 from belljar.server.server import Server
-from belljar.server.streams import EVENTS
+from belljar.server.streams import EVENTS, reply
 
 router = APIRouter(
     prefix="/v1/sandboxes/{sandbox_id}/files", route_class=StrictRoute, tags=["files"]
@@ -125,7 +125,7 @@ async def _pages(entries: AsyncGenerator[FileInfo, None]) -> AsyncIterator[strea
 )
 async def stat(sandbox_id: str, request: Request, path: Inside) -> Response:
     _, owned = owned_by(request, sandbox_id)
-    return reply(shown(await owned.box.files.stat(given(request, "path"))))
+    return reply(request, shown(await owned.box.files.stat(given(request, "path"))))
 
 
 @router.get(
@@ -198,7 +198,7 @@ async def write(
     async with owned.box.files.open(given(request, "path"), how, permissions=mode) as writer:
         async for piece in uploads.arriving(server, request):
             await writer.write(piece)
-    return reply({"size": writer.written})
+    return reply(request, {"size": writer.written})
 
 
 @router.delete(
@@ -216,7 +216,7 @@ async def remove(
 ) -> Response:
     _, owned = owned_by(request, sandbox_id)
     await owned.box.files.remove(given(request, "path"), recursive=recursive)
-    return reply({"done": True})
+    return reply(request, {"done": True})
 
 
 @router.post(
@@ -232,7 +232,7 @@ async def move(
     _, owned = owned_by(request, sandbox_id)
     files = owned.box.files
     await files.move(given(request, "path"), given(request, "to"), replace=replace)
-    return reply({"done": True})
+    return reply(request, {"done": True})
 
 
 @router.post(
@@ -245,7 +245,7 @@ async def move(
 async def mkdir(sandbox_id: str, request: Request, path: Inside, exist_ok: bool = True) -> Response:
     _, owned = owned_by(request, sandbox_id)
     await owned.box.files.mkdir(given(request, "path"), exist_ok=exist_ok)
-    return reply({"done": True})
+    return reply(request, {"done": True})
 
 
 @router.get(
