@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from belljar.errors import Busy, Closed, EngineError, NetworkUnavailable, TrailError
 from belljar.model import Output, OutputFile, Result
-from belljar.server import writing
+from belljar.server import running, writing
+from belljar.server.errors import ApiError, answer
+from belljar.server.gate import Visit
+from belljar.server.tenants import OutOfCpu
 from belljar.server.writing import SMALL, Base64, Turns, in_turn, pieces, write
 
 VALUES = st.recursive(
@@ -101,3 +108,70 @@ def test_of_one_tenant_one_piece_is_written_in_a_step_of_the_loop() -> None:
 
     found = asyncio.run(play())
     assert len(found) == 200 and len(set(found)) >= 190
+
+
+def test_f5_nothing_that_may_be_large_is_written_at_once() -> None:
+    """The rest of what is written as JSON here is short, whatever a tenant or its code chose."""
+    top = Path(writing.__file__).parent
+    users = {
+        str(path.relative_to(top))
+        for path in top.rglob("*.py")
+        if re.search(
+            r"\bjson\.dumps\(|JSONResponse|\bto_json\(|model_dump_json\(", path.read_text()
+        )
+    }
+    assert users == {
+        "datasets.py",  # a file, beside the loop
+        "describing_inside.py",  # in a sandbox
+        "errors.py",
+        "routes/files.py",  # one entry
+        "routes/health.py",
+        "routes/runs.py",  # 64 KiB of what was printed
+        "state.py",  # quotas, by an operator
+        "writing.py",
+    }
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ApiError("overloaded", "no room", retry_after_s=5),
+        ApiError("queue_timeout", "busy"),
+        Closed("closed"),
+        Busy("busy"),
+        EngineError("broke"),
+        TrailError("full"),
+        NetworkUnavailable("hung"),
+        RuntimeError("a fault of ours"),
+    ],
+    ids=repr,
+)
+def test_f2_what_has_run_is_never_to_be_tried_again(error: Exception) -> None:
+    assert json.loads(bytes(answer(error, ran=False).body))["error"]["retryable"]
+    told = answer(error, ran=True)
+    said = json.loads(bytes(told.body))["error"]
+    assert (told.status_code, said["retryable"]) == (500, False)
+    assert said["message"].startswith("the code ran") and "retry-after" not in told.headers
+
+
+def test_f2_a_run_that_was_ended_for_its_cpu_seconds_is_not_to_be_tried_again() -> None:
+    assert OutOfCpu(5, 0.0).retryable
+    told = answer(OutOfCpu(5, 0.0, meanwhile=True), ran=False)
+    assert told.status_code == 429 and "retry-after" not in told.headers
+    assert not json.loads(bytes(told.body))["error"]["retryable"]
+
+
+def test_f2_of_what_broke_off_unforeseen_nobody_knows_how_far_it_came() -> None:
+    for error, ran in (
+        (None, True),
+        (RuntimeError(), True),
+        (asyncio.CancelledError(), True),
+        (Closed("x"), True),
+        (EngineError("not made"), False),
+        (ApiError("quota_exceeded", "x"), False),
+    ):
+        visit = Visit(request_id="")
+        with contextlib.suppress(BaseException), running.code_runs(visit):
+            if error:
+                raise error
+        assert visit.ran == ran, error

@@ -62,6 +62,7 @@ OF_HTTP: Mapping[str, Kind] = {
     "quota_exceeded": Kind(429, True),
     "headers_too_large": Kind(431),
     "storage_full": Kind(507, True),
+    "storage_unavailable": Kind(503, True),
     "trail_error": Kind(503, True),
     "client_gone": Kind(499),
     "internal": Kind(500, True),

@@ -76,7 +76,7 @@ class _Parser:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                process = await threads.ENGINES.do(_launch, theirs)
+                process = await threads.ENGINES.do_for(threads.OURS, _launch, theirs)
         except BaseException:
             ours.close()
             raise

@@ -134,7 +134,10 @@ class Server:
         await self._end("trail and pools", self.jar.close)
         self.parsers.close()
         await self._end("CPU seconds", self._save)
-        await self._end("databases", functools.partial(threads.STATE.do, self._close_databases))
+        await self._end(
+            "databases",
+            functools.partial(threads.STATE.do_for, threads.OURS, self._close_databases),
+        )
 
     async def _end(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
         """What cannot be put away keeps nothing else from being."""
@@ -225,7 +228,9 @@ class Server:
             self._look_at_trail()
             try:
                 async with self._accounts:
-                    keys, quotas, self._spent = await threads.STATE.do(self._reload)
+                    keys, quotas, self._spent = await threads.STATE.do_for(
+                        threads.OURS, self._reload
+                    )
                     self._recall()
             except Exception as error:
                 log.error("state cannot be read", error=repr(error))
@@ -267,7 +272,7 @@ class Server:
                 self._tenants[name].saved(day, cpu_s)
             try:
                 if new:  # to its end, even if this task is cancelled
-                    await threads.STATE.do(self.state.spend, day, new.items())
+                    await threads.STATE.do_for(threads.OURS, self.state.spend, day, new.items())
             except Exception:
                 for name, cpu_s in new.items():
                     self._tenants[name].saved(day, -cpu_s)

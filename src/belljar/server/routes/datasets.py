@@ -44,7 +44,7 @@ def _asking(request: Request) -> tuple[Server, Tenant]:
     summary="Upload a dataset, streamed; what breaks off leaves nothing",
     operation_id="add_dataset",
     response_class=Response,
-    responses=responses(DatasetAnswer, 400, 401, 403, 408, 413, 415, 429, 507),
+    responses=responses(DatasetAnswer, 400, 401, 403, 408, 413, 415, 429, 503, 507),
     openapi_extra=uploads.BODY,
 )
 async def add(
@@ -99,17 +99,21 @@ async def one(dataset_id: str, request: Request) -> Response:
 async def description(dataset_id: str, request: Request) -> Response:
     server, tenant = _asking(request)
     dataset = server.datasets.find(tenant.name, dataset_id)
-    known = server.datasets.described(dataset) or {}
-    if not known:
-        path = server.datasets.path(tenant.name, dataset_id)
-        known, sure = await running.while_client_waits(
-            server,
-            request,
-            lambda: describing.describe(server, request, path, dataset.name),
-        )
-        if sure:
-            server.datasets.remember(dataset, known)
-    return reply(request, known)
+    held = await server.answers.hold(tenant, describing.MOST_BYTES)
+    visit_of(request).after.append(held)
+    if content := await server.datasets.described(dataset):
+        held.shrink(len(content))
+        return Response(content, media_type="application/json")
+    held()
+    path = server.datasets.path(tenant.name, dataset_id)
+    found, sure = await running.while_client_waits(
+        server,
+        request,
+        lambda: describing.describe(server, request, path, dataset.name),
+    )
+    if sure:
+        await server.datasets.remember(dataset, found)
+    return reply(request, found)
 
 
 @router.delete(
@@ -117,7 +121,7 @@ async def description(dataset_id: str, request: Request) -> Response:
     summary="Remove a dataset that no sandbox has mounted",
     operation_id="remove_dataset",
     response_class=Response,
-    responses=responses(DoneAnswer, 401, 403, 404, 409),
+    responses=responses(DoneAnswer, 401, 403, 404, 409, 503),
 )
 async def remove(dataset_id: str, request: Request) -> Response:
     server, tenant = _asking(request)

@@ -18,7 +18,6 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from belljar.errors import SandboxFileError
-from belljar.kept.content import Reader
 from belljar.kept.entries import FileInfo
 from belljar.server import streams, uploads
 from belljar.server.bodies import StrictRoute
@@ -146,21 +145,14 @@ async def read(sandbox_id: str, request: Request, path: Inside) -> Response:
     name = given(request, "path")
     reader = owned.box.files.open(name)
     await reader.__aenter__()
+    visit_of(request).after.append(reader.close)  # also if nobody came to read it
     headers = {
         "Content-Disposition": disposition(name),
         "X-Belljar-Size": str(reader.size),
     }
     return streams.content(
-        _pieces(reader), send_timeout_s=server.settings.send_timeout_s, headers=headers
+        aiter(reader), send_timeout_s=server.settings.send_timeout_s, headers=headers
     )
-
-
-async def _pieces(reader: Reader) -> AsyncIterator[bytes]:
-    try:
-        async for piece in reader:
-            yield piece
-    finally:
-        await reader.__aexit__(None, None, None)
 
 
 def disposition(path: str) -> str:
