@@ -138,24 +138,3 @@ def test_f2_large_answers_arrive_whole_on_every_way(server: Served) -> None:
                 ended = True
                 assert (said["id"], said["stdout"]) == ("a", printed)
     assert server.ask("DELETE", box).status == 200
-
-
-def test_f2_a_run_that_the_end_of_the_server_cut_short_is_not_to_be_tried_again() -> None:
-    with served(
-        drain_s=0.5, sandboxes={"pool_size": 1, "engines": ["jail"], "build_environments": False}
-    ) as server:
-        answers = []
-
-        def ask() -> None:
-            answers.append(server.execute("import time; time.sleep(100)", timeout=110))
-
-        asking = threading.Thread(target=ask)
-        asking.start()
-        until(lambda: server.ask("GET", "/v1/usage").json()["running"] == 1)
-        time.sleep(0.5)
-        server.process.terminate()
-        asking.join(PLENTY_S)
-        (answer,) = answers
-        error = answer.json()["error"]
-        assert (answer.status, error["retryable"]) == (500, False)
-        assert "the code ran" in error["message"] and "Retry-After" not in answer.headers
