@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
+from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
 from belljar.testing.served import Served, served
@@ -175,6 +176,98 @@ def input_(target: Target) -> None:
     _again_and_again(target, "POST", path, json.dumps({"data": "x" * (4 * MIB)}).encode())
 
 
+def brackets(target: Target) -> None:
+    """The largest body that is JSON, with as much as can be for a parser to look at; refused."""
+    _flood(target, "/v1/runs", _padded({"code": "1", "timeout_s": 0.001}, "stdin", "[,{:"))
+
+
+def plain(target: Target) -> None:
+    """The same with nothing to look at."""
+    _flood(target, "/v1/runs", _padded({"code": "1", "timeout_s": 0.001}, "stdin", "x"))
+
+
+def mcp(target: Target) -> None:
+    """The same as messages of the Model Context Protocol."""
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "nothing"}}
+    content = _padded(asked, "more", "[,{:\n")
+    _flood(target, "/mcp", content, headers={"Accept": "application/json, text/event-stream"})
+
+
+def small(target: Target) -> None:
+    """A crowd with small bodies of many values, all refused."""
+    _flood(target, "/v1/runs", json.dumps([1] * 24_000).encode(), crowd=60)
+
+
+def messages(target: Target) -> None:
+    """The largest messages to a WebSocket."""
+    made = target.ask("POST", "/v1/sandboxes", {"environment": "base"})
+    url = f"ws://{target.address}/v1/sandboxes/{made['id']}/socket"
+    message = _padded({"type": "ping"}, "id", "[,{:", size=MIB - 300).decode()
+    headers = {"Authorization": f"Bearer {target.key}"}
+
+    def one() -> None:
+        while True:
+            with (
+                contextlib.suppress(OSError, WebSocketException),
+                connect(url, additional_headers=headers, proxy=None, max_size=None) as talk,
+            ):
+                threading.Thread(target=lambda: list(talk), daemon=True).start()
+                while True:
+                    talk.send(message)
+
+    _crowd(one, 4)
+
+
+def answers(target: Target) -> None:
+    """The largest answers, read as fast as they come."""
+    made = target.ask("POST", "/v1/sandboxes", {"environment": "base", "output_bytes": 8 * MIB})
+    path = f"/v1/sandboxes/{made['id']}/processes"
+    loud = "head -c 8000000 /dev/zero | tr '\\0' '\\001'"
+    begun = target.ask("POST", path, {"program": loud, "shell": True})
+    path = f"{path}/{begun['process_id']}"
+    while target.ask("GET", path)["running"]:
+        time.sleep(0.1)
+    assert len(target.ask("GET", path)["result"]["stdout"]) == 8_000_000
+    _again_and_again(target, "GET", path)
+
+
+def _padded(body: dict[str, Any], name: str, filling: str, *, size: int = 16 * MIB) -> bytes:
+    """`body` with a text of this filling, so that it has about `size` bytes as JSON."""
+    left = size - len(json.dumps({**body, name: ""}))
+    return json.dumps({**body, name: filling * (left // (len(json.dumps(filling)) - 2))}).encode()
+
+
+def _flood(
+    target: Target, path: str, content: bytes, *, crowd: int = 2, headers: Any = None
+) -> None:
+    """On connections that stay, as soon as the last answer has come."""
+    given = {
+        "Authorization": f"Bearer {target.key}",
+        "Content-Type": "application/json",
+        **(headers or {}),
+    }
+
+    def one() -> None:
+        connection = http.client.HTTPConnection(target.address, timeout=PATIENCE_S)
+        while True:
+            try:
+                connection.request("POST", path, content, given)
+                connection.getresponse().read()
+            except (OSError, http.client.HTTPException):
+                connection.close()
+                time.sleep(0.01)
+
+    _crowd(one, crowd)
+
+
+def _crowd(one: Callable[[], None], count: int) -> None:
+    for _ in range(count):
+        threading.Thread(target=one, daemon=True).start()
+    time.sleep(1)
+    under_way()
+    threading.Event().wait()
+
+
 def _again_and_again(target: Target, method: str, path: str, content: bytes = b"") -> None:
     """Several at once, each a little while after its answer came."""
 
@@ -203,6 +296,12 @@ ATTACKS: dict[str, Callable[[Target], None]] = {
     "health": health,
     "trail": trail,
     "input": input_,
+    "brackets": brackets,
+    "plain": plain,
+    "mcp": mcp,
+    "small": small,
+    "messages": messages,
+    "answers": answers,
 }
 
 
@@ -277,8 +376,8 @@ def settled(server: Served, key: str) -> None:
     """Until nothing of the last attack is under way."""
     deadline = time.monotonic() + 2 * PATIENCE_S
     while time.monotonic() < deadline:
-        told = server.ask("GET", "/v1/usage", key=key).json()
-        if not told["running"] + told["queued"]:
+        told = server.ask("GET", "/v1/usage", key=key)  # 429 while its connections are too many
+        if told.status == 200 and not told.json()["running"] + told.json()["queued"]:
             break
         time.sleep(0.2)
     for box in server.ask("GET", "/v1/sandboxes", key=key).json()["sandboxes"]:

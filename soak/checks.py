@@ -12,9 +12,9 @@ from typing import Any
 from .record import Life, Op, Record, Sample
 
 MIB = 1 << 20
-FINAL = {"sandbox_ended", "sandbox_lost", "not_found", "trail_error"}
-"""Errors that need not be retryable: what a fault ended for good, and a run whose end could not be
-written, which would run twice."""
+FINAL = {"sandbox_ended", "sandbox_lost", "not_found", "trail_error", "closed", "shutting_down"}
+"""Errors that need not be retryable: what a fault ended for good, and runs that would run twice,
+because their end could not be written or the server ended before they did."""
 LEAST_LIFE_S, LEAST_SAMPLES = 120.0, 30
 WARM_UP = 0.3
 """Of a life: pools and caches fill."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from belljar import threads
 from belljar.building import Builds
 from belljar.engines.base import Ground
 from belljar.environments import catalogue, folders
@@ -231,4 +232,4 @@ class Grounds:
         from belljar.environments.build import build  # needed once in an installation's life
 
         work = functools.partial(build, environment, self._settings, progress=self._on_progress)
-        return await self._builds.do(work, whose="")
+        return await self._builds.do(work, whose=threads.OURS)

@@ -114,14 +114,15 @@ async def walled(
     others: Sequence[Mount],
     *,
     doors: Doors | None = None,
+    whose: str,
 ) -> tuple[Wall, tuple[Source, ...]]:
     """A wall, and the inputs that could not be mounted behind it. `others` must be mounted, else
-    CannotMount. `doors`: where the engine has them."""
+    CannotMount. `doors`: where the engine has them. `whose`: the tenant for whom files are read."""
     why = f"the engine {engine.name!r} cannot mount them"
     copied = () if engine.capabilities.mounts else tuple(sources)
     while True:
         if copied:
-            await threads.FILES.do(_check_room, copied, limits, why=why)
+            await threads.FILES.do_for(whose, _check_room, copied, limits, why=why)
         mounts = [*(source.mount for source in sources if source not in copied), *others]
         if not mounts and not doors:
             return await engine.create(ground, limits, waiting=False), copied
@@ -153,18 +154,18 @@ def _check_room(sources: Iterable[Source], limits: Limits, *, why: str) -> None:
         )
 
 
-async def copy(talk: Conversation, sources: Iterable[Source]) -> None:
+async def copy(talk: Conversation, sources: Iterable[Source], *, whose: str) -> None:
     """Through the agent, which alone can write to /data/input; a piece at a time."""
     for source in sources:
-        for path, name in await threads.FILES.do(_all_files, source):
-            with await threads.FILES.do(_open, path, name) as file:
-                await place(talk, name, file)
+        for path, name in await threads.FILES.do_for(whose, _all_files, source):
+            with await threads.FILES.do_for(whose, _open, path, name) as file:
+                await place(talk, name, file, whose=whose)
 
 
-async def place(talk: Conversation, name: str, content: bytes | BinaryIO) -> None:
+async def place(talk: Conversation, name: str, content: bytes | BinaryIO, *, whose: str) -> None:
     """A file below /data/input."""
     if talk.wall.inputs is not None:
-        await threads.FILES.do(_write, talk.wall.inputs, name, content)
+        await threads.FILES.do_for(whose, _write, talk.wall.inputs, name, content)
         return
     channel = talk.next_id()
     try:
@@ -173,7 +174,7 @@ async def place(talk: Conversation, name: str, content: bytes | BinaryIO) -> Non
             if content:
                 await talk.send(channel, content)
         else:
-            while piece := await threads.FILES.do(content.read, PIECE):
+            while piece := await threads.FILES.do_for(whose, content.read, PIECE):
                 await talk.send(channel, piece)
         await talk.send(channel, b"")
         await talk.ask("placed", channel=channel)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -206,6 +206,10 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; file contents as base64."""
+        return self.plain(_base64)
+
+    def plain(self, encoded: Callable[[bytes], Any]) -> dict[str, Any]:
+        """As `to_dict`, with another way to write bytes."""
         data: dict[str, Any] = {
             "status": self.status,
             "success": self.success,
@@ -220,7 +224,10 @@ class Result:
         data["outputs"] = [
             {
                 "kind": output.kind,
-                "data": {mime: _text(content) for mime, content in output.data.items()},
+                "data": {
+                    mime: content if isinstance(content, str) else {"base64": encoded(content)}
+                    for mime, content in output.data.items()
+                },
                 "metadata": dict(output.metadata),
             }
             for output in self.outputs
@@ -231,9 +238,7 @@ class Result:
                 "name": file.name,
                 "size": file.size,
                 "skipped": file.skipped,
-                "content_base64": None
-                if file.content is None
-                else base64.b64encode(file.content).decode(),
+                "content_base64": None if file.content is None else encoded(file.content),
             }
             for file in self.files
         ]
@@ -243,10 +248,8 @@ class Result:
         return json.dumps(self.to_dict(), indent=indent)
 
 
-def _text(content: str | bytes) -> Any:
-    if isinstance(content, str):
-        return content
-    return {"base64": base64.b64encode(content).decode()}
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
 
 
 def _plain(value: Any) -> Any:

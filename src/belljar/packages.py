@@ -87,9 +87,8 @@ class Packages:
         settings, environment, earlier = self._settings, self._environment, self.versions
         for _ in range(_ATTEMPTS):
             # What is there already does not wait for a builder.
-            found = await threads.FILES.do(
-                layers.locate, texts, settings, environment=environment, earlier=earlier
-            )
+            locate = partial(layers.locate, environment=environment, earlier=earlier)
+            found = await threads.FILES.do_for(self._caller.tenant, locate, texts, settings)
             if found is None:
                 build = partial(
                     layers.layer,

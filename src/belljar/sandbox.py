@@ -59,9 +59,11 @@ class Sandbox(Hearing):
         self,
         order: Order,
         *,
+        whose: str = threads.OURS,
         on_output: OnOutput | None = None,
         on_usage: OnUsage | None = None,
     ) -> Outcome:
+        """`whose`: the tenant for whom the inputs are written."""
         inside = self.wall.apply(order.limits)
         receiver = self._receiver = Receiver(order.limits, self._loop.create_future())
         receiver.on_output, receiver.on_usage = on_output, on_usage
@@ -74,7 +76,7 @@ class Sandbox(Hearing):
             async with asyncio.timeout(order.limits.timeout_s):
                 inputs = order.inputs
                 if self.wall.inputs is not None and inputs:
-                    await threads.FILES.do(_write, self.wall.inputs, inputs)
+                    await threads.FILES.do_for(whose, _write, self.wall.inputs, inputs)
                     inputs = {}
                 await self._sending.send(_frames(order, inputs, inside, self._given(order.doors)))
                 await asyncio.shield(receiver.done)

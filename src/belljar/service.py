@@ -259,7 +259,9 @@ class Service:
         check_keepable(decision)
         check_names("inputs", [*request.inputs, *paths])
         environment, tier = execution.environment(request)
-        sources = await threads.FILES.do(inputs.look, paths) if paths else ()
+        sources: tuple[inputs.Source, ...] = ()
+        if paths:
+            sources = await threads.FILES.do_for(caller.tenant, inputs.look, paths)
         wanted = self._walls.wanted(request, environment.name, kept=True)
         pool, reason = self._walls.find(request.engine, wanted)
         engine = pool.engine
@@ -274,7 +276,9 @@ class Service:
                 order = outlet.order(order, engine)
             doors = outlet.doors(engine) if outlet else None
             wall, copied = await inputs.walled(
-                engine, ground, request.limits, sources, sets.mounts, doors=doors
+                *(engine, ground, request.limits, sources, sets.mounts),
+                doors=doors,
+                whose=caller.tenant,
             )
         except BaseException as error:
             sets.close()
@@ -405,7 +409,9 @@ class Service:
             raise
         try:
             await entry.written()
-            outcome = await sandbox.run(order, on_output=on_output, on_usage=on_usage)
+            outcome = await sandbox.run(
+                order, whose=entry.tenant, on_output=on_output, on_usage=on_usage
+            )
         finally:
             if outlet:
                 outlet.look(pool.engine, sandbox.wall)

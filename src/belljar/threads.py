@@ -15,14 +15,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
+OURS = ""
+"""For whom the process itself works, and a library that has no tenants."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Threads:
     """At most `most` threads for one purpose, started when they are needed, and gone when there is
-    nothing to do. `do_for` gives one tenant at most `each` of them; the rest of its work waits
-    without a thread."""
+    nothing to do. Each tenant has at most `each` of them; the rest of its work waits without a
+    thread. There is no way to use one without saying for whom: `OURS` is one of them."""
 
     def __init__(self, name: str, most: int, *, each: int) -> None:
         self._name = name
@@ -40,14 +42,11 @@ class Threads:
             weakref.WeakValueDictionary()
         )
 
-    async def do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """`work` in one of the threads. It goes on if whoever waits is cancelled."""
-        return await asyncio.wrap_future(self._submit(work, *args, **kwargs))
-
     async def do_for(
         self, whose: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """As `do`, within the share of `whose`."""
+        """`work` in one of the threads, within the share of `whose`. It goes on if whoever waits is
+        cancelled."""
         loop = asyncio.get_running_loop()
         key = (id(loop), whose)
         share = self._shares.get(key)
@@ -107,6 +106,8 @@ tenant would slow everybody down."""
 FILES = Threads("files", 8, each=4)
 """Contents of files: uploads, inputs, what is written to the host."""
 ENGINES = Threads("engines", 8, each=8)
-"""What engines prepare and look at: programs, images, disks."""
+"""What engines prepare and look at: programs, images, disks. No tenant chooses how much that is."""
+REMOVALS = Threads("removals", 4, each=2)
+"""What sandboxes and uploads leave on the host, which can be thousands of files."""
 BUILDS = Threads("builds", 8, each=2)
 """Environments and sets of packages, which take minutes."""

@@ -511,7 +511,9 @@ def test_n1_a_kept_sandbox_has_doors_from_the_start(
         engine = JailEngine(Settings())
         ground = await execution.Grounds(Settings(), None).get(BASE, "", in_image=False)
         kept = dataclasses.replace(ground, kept=True)
-        wall, _ = await inputs.walled(engine, kept, Limits(), (), (), doors=gateway.offered)
+        wall, _ = await inputs.walled(
+            engine, kept, Limits(), (), (), doors=gateway.offered, whose=""
+        )
         assert wall.isolation["network"].startswith("named hosts")
         talk = Conversation(wall)
         await talk.ready()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
 import shutil
 import signal
@@ -12,6 +14,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +68,35 @@ def test_s4_datasets_can_be_added_after_their_folder_was_deleted(server: Served)
     assert "Traceback" not in server.log.read_text()
 
 
+def test_s4_an_upload_whose_folder_is_lost_meanwhile_can_be_tried_again(server: Served) -> None:
+    """It was a 500, as if nobody knew what happened."""
+    folder = server.home / "server" / "datasets"
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    with contextlib.closing(HTTPConnection(host, int(port), timeout=PLENTY_S)) as connection:
+        connection.putrequest("POST", "/v1/datasets?name=x.csv")
+        for name, value in {**BINARY, "Authorization": f"Bearer {server.key}"}.items():
+            connection.putheader(name, value)
+        connection.putheader("Content-Length", str(3 << 20))
+        connection.endheaders()
+        connection.send(bytes(2 << 20))
+        until(lambda: any(path.name.startswith(".") for path in folder.iterdir()))
+        shutil.rmtree(folder)
+        connection.send(bytes(1 << 20))
+        answer = connection.getresponse()
+        error = json.loads(answer.read())["error"]
+    assert (answer.status, error["code"], error["retryable"]) == (503, "storage_unavailable", True)
+    assert answer.headers["Retry-After"] and str(server.home) not in error["message"]
+    assert upload(server).status == 200
+    assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
+
+
 def test_what_may_succeed_later_says_when() -> None:
     with pytest.raises(ApiError) as full:
         _full()
-    assert answer(full.value).headers["Retry-After"] == "60"
+    assert answer(full.value, ran=False).headers["Retry-After"] == "60"
     for code, kind in OF_HTTP.items():
         if kind.status in (503, 507):
-            assert answer(ApiError(code, "")).headers["Retry-After"], code
+            assert answer(ApiError(code, ""), ran=False).headers["Retry-After"], code
 
 
 def test_f2_who_ends_a_server_with_a_full_disk_is_told(tmp_path: Path) -> None:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import threading
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,11 +12,9 @@ from hypothesis import strategies as st
 
 from belljar.client.results import printed
 from belljar.kept.events import Printed
-from belljar.model import OutputFile, Result, Usage
-from belljar.server import running, streams
+from belljar.model import Usage
 from belljar.server.budget import Answers
 from belljar.server.errors import ApiError
-from belljar.server.gate import Visit
 from belljar.server.routes.runs import MOST_PIECES, Ahead
 from belljar.server.streams import Teller
 from belljar.server.tenants import Quotas, Tenant
@@ -49,53 +44,21 @@ def test_l6_what_waits_for_a_client_is_bounded_in_pieces_and_lacks_nothing() -> 
         assert text == "".join(f"{number}," for number in range(rest, 20_000, 2))
 
 
-@pytest.mark.parametrize(
-    ("fields", "beside"),
-    [
-        ({"stdout": "x"}, False),
-        ({"stdout": "x" * (1 << 21)}, True),
-        ({"files": (OutputFile(path="/x", size=1, content=bytes(1 << 21)),)}, True),
-    ],
-)
-def test_f2_large_results_become_json_beside_the_event_loop(
-    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], beside: bool
-) -> None:
-    """Of runs, and as the last event of kept sandboxes' runs and programs; counted while held."""
-    where: list[int] = []
-    monkeypatch.setattr(Result, "to_dict", lambda _: where.append(threading.get_ident()) or {})
-    result = Result(status="ok", exit_code=0, **fields)
-
-    async def play() -> None:
-        server: Any = SimpleNamespace(answers=Answers(1 << 30, wait_s=5))
-        visit = Visit(request_id="", tenant=Tenant("x", Quotas()))
-        assert await running.json_of(server, visit, result, Result.to_dict) == b"{}"
-        async with streams.text_of(server, visit, result, type="end") as text:
-            assert text == b'{"type": "end"}'
-        assert len(visit.after) == (2 if beside else 0)
-        assert server.answers.held_bytes == (len('{}{"type": "end"}') if beside else 0)
-        for give_back in visit.after:
-            give_back()
-        assert server.answers.held_bytes == 0
-
-    asyncio.run(play())
-    assert [one != threading.get_ident() for one in where] == [beside] * 2
-
-
-def test_f2_answers_that_nobody_reads_keep_others_waiting_and_then_they_are_told() -> None:
+def test_f2_of_what_is_looked_up_half_stays_for_other_tenants() -> None:
     async def play() -> None:
         answers = Answers(100, wait_s=0.05)
         ann, eve = Tenant("ann", Quotas()), Tenant("eve", Quotas())
-        alone = await answers.hold(eve, 1000)  # larger than all there is: as the only one
-        with pytest.raises(ApiError, match="the code has run"):
-            await answers.hold(ann, 1)
-        alone.shrink(50)
+        large = await answers.hold(eve, 1000)  # larger than all there is: alone of its tenant
+        with pytest.raises(ApiError, match="wait to be read"):
+            await answers.hold(eve, 1)
         first = await answers.hold(ann, 40)
-        with pytest.raises(ApiError):
-            await answers.hold(eve, 1)  # of one tenant half of it
-        alone()
-        alone()
+        large.shrink(30)
+        (await answers.hold(eve, 20))()
+        large()
+        large()
         waiting = asyncio.create_task(answers.hold(ann, 20))
         await asyncio.sleep(0)
+        assert not waiting.done()
         first()
         (await waiting)()
         assert answers.held_bytes == 0

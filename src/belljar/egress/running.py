@@ -94,7 +94,7 @@ class Running:
 
     @classmethod
     async def start(cls, settings: Settings) -> Running:
-        started = await threads.ENGINES.do(_launch, settings)
+        started = await threads.ENGINES.do_for(threads.OURS, _launch, settings)
         self = cls(
             started.talk,
             started.process,

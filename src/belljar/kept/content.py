@@ -113,6 +113,10 @@ class Reader:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """The agent forgets it, too."""
         self._finish()
 
     def __aiter__(self) -> Reader:

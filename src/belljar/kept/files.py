@@ -200,13 +200,17 @@ class Files:
         self, local_path: str | os.PathLike[str], path: str, *, mode: int | None = None
     ) -> int:
         """Copies a file of the host into the sandbox; returns its bytes."""
-        file = await threads.FILES.do(_open_local, local_path)
+        file = await threads.FILES.do_for(threads.OURS, _open_local, local_path)
         try:
             async with self.open(path, "wb", permissions=mode) as writer:
-                reading = asyncio.ensure_future(threads.FILES.do(os.read, file, _BATCH))
+                reading = asyncio.ensure_future(
+                    threads.FILES.do_for(threads.OURS, os.read, file, _BATCH)
+                )
                 try:
                     while batch := await asyncio.shield(reading):
-                        reading = asyncio.ensure_future(threads.FILES.do(os.read, file, _BATCH))
+                        reading = asyncio.ensure_future(
+                            threads.FILES.do_for(threads.OURS, os.read, file, _BATCH)
+                        )
                         await writer.write(batch)
                 finally:
                     await asyncio.wait((reading,))  # before its descriptor is closed
@@ -317,9 +321,9 @@ class Files:
             self._check_size(size, most_bytes)
             batch.append(piece)
             if len(batch) * PIECE >= _BATCH:
-                await _finished(threads.FILES.do(_write_all, file, batch))
+                await _finished(threads.FILES.do_for(threads.OURS, _write_all, file, batch))
                 batch = []
-        await _finished(threads.FILES.do(_write_all, file, batch))
+        await _finished(threads.FILES.do_for(threads.OURS, _write_all, file, batch))
         return size
 
     def _check_size(self, size: int, most_bytes: int) -> None:

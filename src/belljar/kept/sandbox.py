@@ -115,8 +115,8 @@ class Sandbox:
         for name, content in held.request.files.items():
             await self.files.write(f"{WORKSPACE}/{name}", content)
         for name, content in held.request.inputs.items():
-            await inputs.place(talk, name, content)
-        await inputs.copy(talk, held.copied)
+            await inputs.place(talk, name, content, whose=held.life.tenant)
+        await inputs.copy(talk, held.copied, whose=held.life.tenant)
 
     # -- what it is ------------------------------------------------------------------------------
 

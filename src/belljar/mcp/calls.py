@@ -85,7 +85,8 @@ async def run_in_sandbox(call: Call, given: arguments.RunInSandbox) -> CallToolR
 
 async def _told(call: Call, result: Any, kept: Kept | None = None) -> CallToolResult:
     settings = call.host.settings
-    return await threads.JSON.do(
+    return await threads.JSON.do_for(
+        call.host.tenant,
         answers.told,
         result,
         limits=requested_limits(settings, {}),
@@ -199,7 +200,7 @@ async def read_file(call: Call, given: arguments.ReadFile) -> CallToolResult:
         size = reader.size
         if given.offset == 0 and given.path.lower().endswith(".png"):
             content = await reader.read(pictures.MOST_BYTES + 1)
-            if not (why := await threads.JSON.do(pictures.why_not, content)):
+            if not (why := await threads.JSON.do_for(call.host.tenant, pictures.why_not, content)):
                 return CallToolResult(content=[answers.picture(content)])
             return answers.failed(f"{given.path} cannot be shown: {why}")
         skipped = 0

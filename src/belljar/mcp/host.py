@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from belljar import threads
 from belljar.core import Belljar
 from belljar.errors import BelljarError
 from belljar.kept.sandbox import Sandbox
@@ -51,6 +52,8 @@ class Kept:
 class Host(Protocol):
     settings: Settings
     terms: Terms
+    tenant: str
+    """For whom it works; empty where there are none."""
 
     async def once(self, asked: Asked, code: str, options: Mapping[str, Any]) -> Result:
         """One run in a sandbox of its own."""
@@ -80,6 +83,7 @@ class LocalHost:
     ) -> None:
         self.settings = jar.settings
         self.terms = terms or Terms()
+        self.tenant = threads.OURS
         self._jar = jar
         self._options = dict(options or {})
         """What the operator wants of every sandbox."""

@@ -123,7 +123,9 @@ def build(desk: Desk, *, sessionless: int | None = None) -> Server[Desk]:
             return answers.refused(error)
         except Exception:
             log.exception("%s failed", spec.name)
-            return answers.failed("the sandbox's host failed", "try again; its log says more")
+            return answers.failed(
+                "the sandbox's host failed", "the code may have run; its log says more"
+            )
 
     return Server(
         "belljar",

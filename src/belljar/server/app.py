@@ -17,7 +17,7 @@ from belljar import __version__
 from belljar.errors import BelljarError
 from belljar.server import openapi
 from belljar.server.errors import ApiError, answer
-from belljar.server.gate import Gate
+from belljar.server.gate import Gate, visit_of
 from belljar.server.routes import (
     about,
     datasets,
@@ -81,7 +81,7 @@ def _with_routes(**options: Any) -> FastAPI:
 
 
 def _refused(request: Request, error: Exception) -> Response:
-    response = answer(error)
+    response = answer(error, ran=visit_of(request).ran)
     if response.status_code == 405:
         response.headers["Allow"] = ", ".join(sorted(_methods(request)))
     return response
@@ -102,4 +102,6 @@ def _invalid(_: Request, error: Exception) -> Response:
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"] if part != "body")
     message = f"{place}: {first['msg']}" if place else str(first["msg"])
-    return answer(ApiError("invalid_request", message[:500], hint="see GET /openapi.json"))
+    return answer(
+        ApiError("invalid_request", message[:500], hint="see GET /openapi.json"), ran=False
+    )

@@ -89,7 +89,7 @@ class StrictRequest(Request):
         try:
             if is_small(content):
                 return _checked(parse(content), self._model)
-            async with self._server.bodies.turn(self._tenant):
+            async with self._server.bodies.turns.of(self._tenant.name):
                 found, weight = await read(self._server, self._tenant, content, self._model)
         except ApiError as error:
             if error.code == "invalid_request":

@@ -16,7 +16,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
-from weakref import WeakValueDictionary
 
 from pydantic import BaseModel
 
@@ -24,9 +23,10 @@ from belljar.kept import outputs
 from belljar.model import MIB, Limits, Result
 from belljar.server.errors import ApiError
 from belljar.server.tenants import Tenant
+from belljar.server.writing import Turns
 
 LARGE_BYTES = MIB
-"""From this size on an answer becomes JSON in a thread, and is counted until it is sent."""
+"""From this size on what an answer is made of is counted until it is sent."""
 SHARES = 4
 """Of what requests may bring one tenant may have one of these."""
 LITTLE_BYTES = MIB
@@ -36,10 +36,6 @@ _STREAMS = 4
 """Of stdout and of stderr: what is kept, and what is told while it comes."""
 _PROGRAM = 6
 """The same, and what was printed since as events for whoever comes later."""
-_AS_JSON, _WIDE_AS_JSON = 12, 24
-"""Of text: six characters for each that JSON escapes, or twice as many; as text and as bytes."""
-_FILES_AS_JSON = 3
-"""Of bytes: base64, as text and as bytes."""
 
 
 def of_run(limits: Limits) -> int:
@@ -57,16 +53,7 @@ def of_program(limits: Limits) -> int:
 
 def size_of(result: Result) -> int:
     """Of what is large in it."""
-    return sum(map(len, _texts(result))) + sum(map(len, _contents(result)))
-
-
-def of_answer(result: Result) -> int:
-    """What writing it as JSON may take."""
-    return sum(map(of_text, _texts(result))) + _FILES_AS_JSON * sum(map(len, _contents(result)))
-
-
-def of_text(text: str) -> int:
-    return len(text) * (_AS_JSON if text.isascii() else _WIDE_AS_JSON)
+    return sum(map(sys.getsizeof, (*_texts(result), *_contents(result))))
 
 
 def _texts(result: Result) -> list[str]:
@@ -133,14 +120,8 @@ class Bodies:
         self._most = most_bytes
         self._sharing = False
         self._held: Counter[str] = Counter()
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-
-    def turn(self, tenant: Tenant) -> asyncio.Lock:
+        self.turns = Turns()
         """For what a tenant does with one large body at a time."""
-        turn = self._turns.get(tenant.name)
-        if turn is None:
-            turn = self._turns[tenant.name] = asyncio.Lock()
-        return turn
 
     def share(self, sharing: bool) -> None:
         self._sharing = sharing
@@ -196,7 +177,8 @@ def weight(value: Any) -> int:
 
 
 class Answers:
-    """Large answers that are being written or sent: so much at once, of one tenant half of it."""
+    """What is looked up to answer with, and was not there before: so much at once, of one tenant
+    half of it, whatever it asks for. Results of runs are counted by their places."""
 
     def __init__(self, most_bytes: int, *, wait_s: float) -> None:
         self._most = most_bytes
@@ -209,7 +191,8 @@ class Answers:
         return self._held.total()
 
     async def hold(self, tenant: Tenant, size: int) -> Hold:
-        """Waits for room. One that is larger than all the room there is comes alone."""
+        """Waits for room. One that is larger than its tenant's half comes alone of that tenant."""
+        size = min(size, self._most // 2)
         try:
             async with asyncio.timeout(self._wait_s):
                 while not self._has_room(tenant.name, size):
@@ -218,18 +201,16 @@ class Answers:
         except TimeoutError:
             raise ApiError(
                 "overloaded",
-                "the code has run, but too many large answers wait to be read to send this one",
-                hint="read answers faster, or ask for less output_bytes and result_bytes",
+                "too many large answers wait to be read",
+                hint="read answers faster, or ask for less at once",
                 retry_after_s=5,
             ) from None
         self._held[tenant.name] += size
         return Hold(size, partial(self._let_go, tenant.name))
 
     def _has_room(self, name: str, size: int) -> bool:
-        own, all_ = self._held[name], self.held_bytes
-        return (not own or own + size <= self._most // 2) and (
-            not all_ or all_ + size <= self._most
-        )
+        own = self._held[name] + size
+        return own <= self._most // 2 and self.held_bytes + size <= self._most
 
     def _let_go(self, name: str, size: int) -> None:
         self._held[name] -= size

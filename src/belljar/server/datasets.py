@@ -11,7 +11,6 @@ This process writes the bytes and never reads them.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import hashlib
 import json
@@ -65,6 +64,7 @@ class Datasets:
         self._most_bytes = most_bytes
         self._arriving: dict[str, _Upload] = {}
         """By the id that each will have."""
+        self._removing: set[asyncio.Future[None]] = set()
         self._ensure_folder()
         self._known = {found.id: found for found in self._load()}
 
@@ -112,17 +112,19 @@ class Datasets:
             )
         return found
 
-    def described(self, dataset: Dataset) -> dict[str, Any] | None:
+    async def described(self, dataset: Dataset) -> bytes:
+        """As JSON; nothing if nobody has looked yet."""
+        path = self._folder / dataset.id / "described.json"
         try:
-            found = json.loads((self._folder / dataset.id / "described.json").read_text())
-        except (OSError, ValueError):
-            return None
-        return found if isinstance(found, dict) else None
+            return await threads.FILES.do_for(dataset.tenant, path.read_bytes)
+        except OSError:
+            return b""
 
-    def remember(self, dataset: Dataset, described: dict[str, Any]) -> None:
+    async def remember(self, dataset: Dataset, described: dict[str, Any]) -> None:
         if dataset.id in self._known:
+            path = self._folder / dataset.id / "described.json"
             try:
-                _write(self._folder / dataset.id / "described.json", described)
+                await threads.FILES.do_for(dataset.tenant, _write, path, described)
             except OSError as error:  # then it is looked at again
                 log.error("description not kept", dataset=dataset.id, error=str(error))
 
@@ -134,6 +136,7 @@ class Datasets:
         """From the network to the disk, a piece at a time; what breaks off leaves nothing."""
         identity = secrets.token_hex(16)
         partial = self._folder / f".{identity}"
+        found: Dataset | None = None
         size = looked = 0
         upload = self._arriving[identity] = _Upload(tenant.name, declared or 0)
         digest = hashlib.sha256()
@@ -141,8 +144,8 @@ class Datasets:
             self._check(tenant, upload)
             self._ensure_folder()
             self._check_disk()
-            await threads.FILES.do(partial.mkdir, mode=0o755)
-            file = await threads.FILES.do(_create, partial / "content")
+            await threads.FILES.do_for(tenant.name, partial.mkdir, mode=0o755)
+            file = await threads.FILES.do_for(tenant.name, _create, partial / "content")
             writing: asyncio.Future[None] | None = None
             try:
                 async for piece in pieces:
@@ -166,7 +169,7 @@ class Datasets:
                 if writing and not writing.done():
                     await asyncio.wait((writing,))  # before its descriptor is closed
                 os.close(file)
-            found = Dataset(
+            stored = Dataset(
                 id=identity,
                 tenant=tenant.name,
                 name=name,
@@ -174,19 +177,32 @@ class Datasets:
                 sha256=digest.hexdigest(),
                 created=round(time.time(), 3),
             )
-            await threads.FILES.do_for(tenant.name, self._complete, partial, found)
+            await threads.FILES.do_for(tenant.name, self._complete, partial, stored)
+            found = stored
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 _full()
             log.error("dataset not stored", tenant=tenant.name, error=str(error))
-            raise ApiError(
-                "internal", "the dataset could not be stored", hint="the server's log says why"
-            ) from None
+            _failed("the dataset could not be stored")
         finally:
-            del self._arriving[identity]
-            shutil.rmtree(partial, ignore_errors=True)
+            if found is None:
+                # To its end, even if the request is cancelled.
+                removing = asyncio.ensure_future(self._discard(identity, partial))
+                self._removing.add(removing)
+                removing.add_done_callback(self._removing.discard)
+                await asyncio.shield(removing)
+            else:
+                del self._arriving[identity]
         self._known[identity] = found
         return found
+
+    async def _discard(self, identity: str, partial: Path) -> None:
+        """It counts until its bytes are gone, which may take long."""
+        try:
+            whose = self._arriving[identity].tenant
+            await threads.REMOVALS.do_for(whose, shutil.rmtree, partial, ignore_errors=True)
+        finally:
+            del self._arriving[identity]
 
     def _complete(self, partial: Path, found: Dataset) -> None:
         _write(partial / "about.json", asdict(found))
@@ -202,9 +218,15 @@ class Datasets:
             raise Busy("a sandbox has this dataset mounted", hint="end the sandbox first")
         del self._known[dataset.id]
         gone = self._folder / f".{dataset.id}"
-        with contextlib.suppress(FileNotFoundError):  # somebody was faster
+        try:
             (self._folder / dataset.id).rename(gone)  # at once; then its bytes, which may take long
-        await threads.FILES.do_for(dataset.tenant, shutil.rmtree, gone, ignore_errors=True)
+        except FileNotFoundError:
+            pass  # somebody was faster
+        except OSError as error:
+            self._known[dataset.id] = dataset
+            log.error("dataset not removed", dataset=dataset.id, error=str(error))
+            _failed("the dataset could not be removed")
+        await threads.REMOVALS.do_for(dataset.tenant, shutil.rmtree, gone, ignore_errors=True)
 
     def _check(self, tenant: Tenant, upload: _Upload) -> None:
         """With `upload`, which is one of those that arrive."""
@@ -234,6 +256,15 @@ class Datasets:
         coming = sum(one.size - one.written for one in self._arriving.values())
         if disk.f_bavail * disk.f_frsize < coming + RESERVE_BYTES:
             _full()
+
+
+def _failed(what: str) -> NoReturn:
+    raise ApiError(
+        "storage_unavailable",
+        f"{what}: this server's folder of datasets failed or was lost",
+        hint="try again; the server's log says why",
+        retry_after_s=5,
+    )
 
 
 def _full() -> NoReturn:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 TIMEOUT_S = 60.0
 MEMORY_BYTES = 512 * MIB
 OUTPUT_BYTES = MIB
+MOST_BYTES = 6 * OUTPUT_BYTES
+"""Of what is remembered, as JSON."""
 PROGRAM = Path(describing_inside.__file__).read_text()
 
 

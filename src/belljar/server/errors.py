@@ -62,6 +62,7 @@ OF_HTTP: Mapping[str, Kind] = {
     "quota_exceeded": Kind(429, True),
     "headers_too_large": Kind(431),
     "storage_full": Kind(507, True),
+    "storage_unavailable": Kind(503, True),
     "trail_error": Kind(503, True),
     "client_gone": Kind(499),
     "internal": Kind(500, True),
@@ -131,44 +132,58 @@ def body(code: str, message: str, hint: str = "", retryable: bool = False) -> by
     return json.dumps({"error": shown}).encode()
 
 
-def answer(error: BaseException) -> Response:
-    """Any exception as a response. What is not foreseen says nothing about itself."""
+class _Told(NamedTuple):
+    status: int
+    code: str
+    message: str
+    hint: str = ""
+    retryable: bool = False
     headers: Mapping[str, str] | None = None
+
+
+def answer(error: BaseException, *, ran: bool) -> Response:
+    """Any exception as a response. What is not foreseen says nothing about itself. `ran`: the code
+    did, at least in part, so nobody is told to try again: what it did outside it would do twice."""
     if isinstance(error, (errors.EngineError, errors.Unavailable)):
         log.error("failed on this machine", error=str(error))  # with paths, which no client gets
+    told = _told(error)
+    if ran and told.retryable:
+        told = _Told(500, told.code, f"the code ran, but {told.message}", _RAN)
+    content = body(told.code, told.message, told.hint, told.retryable)
+    return Response(content, told.status, headers=told.headers, media_type="application/json")
+
+
+_RAN = "send it again only if it is safe to run twice"
+
+
+def _told(error: BaseException) -> _Told:
     if isinstance(error, ApiError):
-        status, headers = error.status_code, error.headers
-        content = body(error.code, error.message, error.hint, error.retryable)
-    elif isinstance(error, errors.TrailError) and error.ran:
-        # Not to be tried again by itself: what the code did outside it would do twice.
-        status = 500
-        content = body(
-            "trail_error",
-            "the code ran, but its end could not be written to the trail: its result is withheld",
-            "send it again only if it is safe to run twice",
+        return _Told(
+            *(error.status_code, error.code, error.message),
+            *(error.hint, error.retryable, error.headers),
         )
-    elif isinstance(error, errors.TrailError):
-        status, headers = 503, {"Retry-After": "5"}
-        content = body("trail_error", "the trail cannot be written, so nothing runs", "", True)
-    elif isinstance(error, errors.BelljarError) and not isinstance(error, errors.EngineError):
-        kind = kind_of(error)
-        status = kind.status
-        message, hint = told_to_others(error)
-        content = body(name_of(error), message, hint, kind.retryable)
-        if kind.retryable and status in RETRY_AFTER_S:
-            headers = {"Retry-After": str(RETRY_AFTER_S[status])}
-    elif isinstance(error, errors.EngineError):
+    if isinstance(error, errors.TrailError):
+        if error.ran:
+            why = "its end could not be written to the trail: its result is withheld"
+            return _Told(500, "trail_error", f"the code ran, but {why}", _RAN)
+        why = "the trail cannot be written, so nothing runs"
+        return _Told(503, "trail_error", why, "", True, {"Retry-After": "5"})
+    if isinstance(error, errors.EngineError):
         # Its words describe the host; the operator reads them in the log.
-        status = 500
-        content = body("engine_error", "the sandbox could not be made, or broke", "try again", True)
-    elif isinstance(error, HTTPException):
-        status, headers = error.status_code, error.headers
-        code = _BY_STATUS.get(status, "invalid_request")
-        content = body(code, str(error.detail), _HINTS.get(status, ""))
-    else:
-        status = 500
-        content = body("internal", "the server failed", "the server's log says more", True)
-    return Response(content, status, headers=headers, media_type="application/json")
+        why = "the sandbox could not be made, or broke"
+        return _Told(500, "engine_error", why, "try again", True)
+    if isinstance(error, errors.BelljarError):
+        kind = kind_of(error)
+        headers = None
+        if kind.retryable and kind.status in RETRY_AFTER_S:
+            headers = {"Retry-After": str(RETRY_AFTER_S[kind.status])}
+        message, hint = told_to_others(error)
+        return _Told(kind.status, name_of(error), message, hint, kind.retryable, headers)
+    if isinstance(error, HTTPException):
+        status = error.status_code
+        code, hint = _BY_STATUS.get(status, "invalid_request"), _HINTS.get(status, "")
+        return _Told(status, code, str(error.detail), hint, False, error.headers)
+    return _Told(500, "internal", "the server failed", "the server's log says more", True)
 
 
 _HINTS = {404: "GET /openapi.json lists every route", 405: "see the Allow header"}

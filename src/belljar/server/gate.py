@@ -58,6 +58,8 @@ class Visit:
     by_cookie: bool = False
     still_valid: Callable[[], bool] = lambda: True
     """For connections that stay: whether the key is still one."""
+    ran: bool = False
+    """Code did, at least in part: whatever goes wrong from then on, nobody is told to try again."""
     after: list[Callable[[], None]] = field(default_factory=list)
     """Done when the request is over: what its answer took is given back."""
 
@@ -102,18 +104,18 @@ class Gate:
                 self._admit(scope, visit)
                 staying = self._stay(visit.tenant)
             except ApiError as error:
-                await answer(error)(scope, receive, sending)
+                await answer(error, ran=False)(scope, receive, sending)
             else:
                 with staying:
                     await self._app(scope, receive, sending)
         except asyncio.CancelledError:
             # The client went in the last moment, or the server ends: nobody above needs to know.
             if not status:
-                await answer(_ENDING)(scope, receive, sending)
+                await answer(_ENDING, ran=visit.ran)(scope, receive, sending)
         except Exception as error:
             failure = error
             if not status:
-                await answer(error)(scope, receive, sending)
+                await answer(error, ran=visit.ran)(scope, receive, sending)
         finally:
             for give_back in visit.after:
                 give_back()

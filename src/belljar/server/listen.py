@@ -14,6 +14,7 @@ from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from belljar.errors import Unavailable
@@ -106,9 +107,23 @@ def _sockets(server: Server) -> type[WebSocketsSansIOProtocol]:
 
 
 class _Socket(Reading, WebSocketsSansIOProtocol):
-    """Who does not read is told first (see `Talk`), and then cut off."""
+    """Who does not read is told first (see `Talk`), and then cut off. A long message is sent in
+    fragments: those that have `more`, until it is false."""
 
     patience = 2
+    _in_message = False
+
+    async def send(self, message: Any) -> None:
+        if "more" not in message:
+            await super().send(message)
+            return
+        await self.writable.wait()
+        if self.disconnected or self.close_sent:
+            raise ClientDisconnected
+        put = self.conn.send_continuation if self._in_message else self.conn.send_text
+        put(message["text"].encode(), fin=not message["more"])
+        self._in_message = message["more"]
+        self.transport.write(b"".join(self.conn.data_to_send()))
 
 
 class _Bounded(Reading, HttpToolsProtocol):

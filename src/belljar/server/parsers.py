@@ -93,7 +93,7 @@ class _Parser:
 
     @classmethod
     async def start(cls) -> _Parser:
-        starting = asyncio.ensure_future(threads.ENGINES.do(_launch))
+        starting = asyncio.ensure_future(threads.ENGINES.do_for(threads.OURS, _launch))
         try:
             process, ours = await asyncio.shield(starting)
         except asyncio.CancelledError:

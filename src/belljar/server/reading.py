@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from belljar.server.server import Server
 
+SLOWEST_BYTES_S = 64 * 1024
+"""A client that reads slower than this in the long run is cut off as if it did not read at all:
+what is kept for its answer is missing elsewhere."""
+
 
 class Reading(asyncio.Protocol):
     """For a protocol of uvicorn, before its own class."""
@@ -20,8 +24,10 @@ class Reading(asyncio.Protocol):
     transport: asyncio.Transport
     patience = 1
     """In send_timeout_s."""
-    _unread: tuple[TimerHandle, int] | None = None
-    """When to look again, and how much there was to read."""
+    _unread: tuple[TimerHandle, float, int] | None = None
+    """When to look again; since when there has been how much to read."""
+    _behind_s = 0.0
+    """How much longer it took to read than it may."""
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -36,17 +42,17 @@ class Reading(asyncio.Protocol):
         super().connection_lost(exc)
 
     def _wait_for_reader(self) -> None:
-        """Nothing is added while what is unread waits: unless it becomes less nobody reads."""
+        """Nothing is added while what is unread waits: it should become less."""
         patience_s = self.patience * self.belljar.settings.send_timeout_s
-        clock = self.loop.call_later(patience_s, self._look_at_reader)
-        self._unread = (clock, self.transport.get_write_buffer_size())
+        clock = self.loop.call_later(max(0.0, patience_s - self._behind_s), self._look_at_reader)
+        self._unread = (clock, self.loop.time(), self.transport.get_write_buffer_size())
 
     def _look_at_reader(self) -> None:
-        assert self._unread is not None
-        if self.transport.get_write_buffer_size() < self._unread[1]:
-            self._wait_for_reader()
-        else:
+        self._is_read()
+        if self._behind_s >= self.patience * self.belljar.settings.send_timeout_s:
             self.cut()
+        else:
+            self._wait_for_reader()
 
     def cut(self) -> None:
         """Also what the kernel holds for it: else that would stay until somebody reads it."""
@@ -55,6 +61,11 @@ class Reading(asyncio.Protocol):
         self.transport.abort()
 
     def _is_read(self) -> None:
+        """All of it, or some."""
         if self._unread is not None:
-            self._unread[0].cancel()
+            clock, since, size = self._unread
+            clock.cancel()
             self._unread = None
+            read = size - self.transport.get_write_buffer_size()
+            took_s = self.loop.time() - since
+            self._behind_s = max(0.0, self._behind_s + took_s - read / SLOWEST_BYTES_S)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import structlog
 from starlette.requests import Request
 
-from belljar import threads
-from belljar.errors import BelljarError, InvalidRequest, TrailError, Unavailable
+from belljar.errors import BelljarError, Closed, InvalidRequest, TrailError, Unavailable
 from belljar.model import Caller, Result, Usage
 from belljar.policy.limits import check_limits, requested_limits
 from belljar.server import budget
@@ -62,7 +61,8 @@ async def run(
             if "on_usage" in live or watched:
                 live["on_usage"] = meter.watching(live.get("on_usage"))
             work = execute or server.jar.run
-            result = await work(code, **chosen, **live, caller=caller(visit))
+            with code_runs(visit):
+                result = await work(code, **chosen, **live, caller=caller(visit))
             keep(visit, place, result)
     except (BelljarError, ApiError) as error:
         if meter and (meter.begun or (not meter.watches and _may_have_run(error))):
@@ -167,31 +167,23 @@ def caller(visit: Visit) -> Caller:
     )
 
 
+@contextmanager
+def code_runs(visit: Visit) -> Iterator[None]:
+    """While it does. Refusals and what a sandbox lacks come before; of anything else nobody knows
+    how far the code had come."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Closed) or not isinstance(error, BelljarError | ApiError):
+            visit.ran = True
+        raise
+    visit.ran = True
+
+
 def keep(visit: Visit, place: Place, result: Result) -> None:
     """A large result counts as what the server holds until its caller has it."""
     if (size := budget.size_of(result)) > budget.LARGE_BYTES:
         visit.after.append(place.keep(size))
-
-
-async def json_of(
-    server: Server,
-    visit: Visit,
-    result: Result,
-    shape: Callable[[Result], Any] = Result.to_dict,
-) -> bytes:
-    """Large ones in a thread: others are served meanwhile. And not too many of them at once."""
-
-    def write() -> bytes:
-        return json.dumps(shape(result)).encode()
-
-    if budget.size_of(result) <= budget.LARGE_BYTES:
-        return write()
-    assert visit.tenant is not None
-    held = await server.answers.hold(visit.tenant, budget.of_answer(result))
-    visit.after.append(held)
-    content = await threads.JSON.do_for(visit.tenant.name, write)
-    held.shrink(len(content))
-    return content
 
 
 async def while_client_waits(

@@ -30,6 +30,7 @@ from belljar.server.signin import SignIn
 from belljar.server.state import State
 from belljar.server.surveys import Surveys
 from belljar.server.tenants import DAY_S, Quotas, Tenant
+from belljar.server.writing import Turns
 from belljar.trail.trail import Trail
 
 REFRESH_S = 1.0
@@ -65,6 +66,8 @@ class Server:
         )
         self.answers = budget.Answers(held_bytes // 2, wait_s=settings.queue_wait_s)
         self.bodies = budget.Bodies(settings.bodies_bytes)
+        self.turns = Turns()
+        """For what tenants are told."""
         self.parsers = Parsers()
         self.book = Book(self)
         self.datasets = Datasets(
@@ -134,7 +137,10 @@ class Server:
         await self._end("trail and pools", self.jar.close)
         await self._end("parsers", self.parsers.close)
         await self._end("CPU seconds", self._save)
-        await self._end("databases", functools.partial(threads.STATE.do, self._close_databases))
+        await self._end(
+            "databases",
+            functools.partial(threads.STATE.do_for, threads.OURS, self._close_databases),
+        )
 
     async def _end(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
         """What cannot be put away keeps nothing else from being."""
@@ -225,7 +231,9 @@ class Server:
             self._look_at_trail()
             try:
                 async with self._accounts:
-                    keys, quotas, self._spent = await threads.STATE.do(self._reload)
+                    keys, quotas, self._spent = await threads.STATE.do_for(
+                        threads.OURS, self._reload
+                    )
                     self._recall()
             except Exception as error:
                 log.error("state cannot be read", error=repr(error))
@@ -275,7 +283,7 @@ class Server:
                 self._tenants[name].saved(day, cpu_s)
             try:
                 if new:  # to its end, even if this task is cancelled
-                    await threads.STATE.do(self.state.spend, day, new.items())
+                    await threads.STATE.do_for(threads.OURS, self.state.spend, day, new.items())
             except Exception:
                 for name, cpu_s in new.items():
                     self._tenants[name].saved(day, -cpu_s)

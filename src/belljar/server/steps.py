@@ -82,7 +82,8 @@ class Step:
                     owned.begin_run()
                     used_ms = None
                     try:
-                        result = await self._run(code, options)
+                        with running.code_runs(self._visit):
+                            result = await self._run(code, options)
                         used_ms = _used_ms(result)
                         running.keep(self._visit, place, result)
                     finally:

@@ -6,19 +6,16 @@ import asyncio
 import base64
 import codecs
 import dataclasses
-import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from belljar import threads
 from belljar.kept import events
 from belljar.model import Output, Result
-from belljar.server import budget, running
+from belljar.server import writing
 from belljar.server.errors import answer
 from belljar.server.gate import Visit, visit_of
 from belljar.server.server import Server
@@ -75,9 +72,7 @@ class Teller:
 
 def shown(output: Output) -> dict[str, Any]:
     data = {
-        mime: content
-        if isinstance(content, str)
-        else {"base64": base64.b64encode(content).decode()}
+        mime: content if isinstance(content, str) else {"base64": writing.Base64(content)}
         for mime, content in output.data.items()
     }
     return {"kind": output.kind, "data": data, "metadata": dict(output.metadata)}
@@ -87,38 +82,42 @@ def _raw(stream: str, data: bytes) -> Told:
     return "output", {"stream": stream, "base64": base64.b64encode(data).decode()}
 
 
-@asynccontextmanager
-async def text_of(
-    server: Server, visit: Visit, said: dict[str, Any] | Result, **more: Any
-) -> AsyncIterator[bytes]:
-    """As JSON, with `more`; what is large is written beside the loop, and counted until the block
-    ends: by then it must be sent."""
-    if isinstance(said, Result):
-        yield await running.json_of(
-            server, visit, said, lambda result: {**more, **result.to_dict()}
-        )
+def text_of(said: dict[str, Any] | Result, **more: Any) -> bytes | Iterator[bytes]:
+    """As JSON, with `more`; what is large comes in pieces."""
+    value = writing.of(said) if isinstance(said, Result) else said
+    return writing.write({**more, **value})
+
+
+def reply(request: Request, said: Any) -> Response:
+    """`said` as JSON, whatever its size."""
+    written = writing.write(said)
+    if isinstance(written, bytes):
+        return Response(written, media_type="application/json")
+    server: Server = request.app.state.server
+    return _Streamed(
+        writing.in_turn(written, _turn(server, visit_of(request))),
+        send_timeout_s=server.settings.send_timeout_s,
+        gone=None,
+        media_type="application/json",
+    )
+
+
+def _turn(server: Server, visit: Visit) -> asyncio.Lock:
+    assert visit.tenant is not None  # the gate lets nobody else in
+    return server.turns.of(visit.tenant.name)
+
+
+async def event(server: Server, visit: Visit, told: Told) -> AsyncIterator[bytes]:
+    """One server-sent event."""
+    name, said = told
+    written = text_of(said)
+    if isinstance(written, bytes):
+        yield b"event: %s\ndata: %s\n\n" % (name.encode(), written)
         return
-
-    def write() -> bytes:
-        return json.dumps({**more, **said}).encode()
-
-    parts = [part["base64"] if isinstance(part, dict) else part for part in _data(said)]
-    if sum(map(len, parts)) <= budget.LARGE_BYTES:
-        yield write()
-        return
-    assert visit.tenant is not None
-    held = await server.answers.hold(visit.tenant, sum(map(budget.of_text, parts)))
-    try:
-        text = await threads.JSON.do_for(visit.tenant.name, write)
-        held.shrink(len(text))
-        yield text
-    finally:
-        held()
-
-
-def _data(said: dict[str, Any]) -> list[Any]:
-    """Of what code has shown."""
-    return list(said["data"].values()) if isinstance(said.get("data"), dict) else []
+    yield b"event: %s\ndata: " % name.encode()
+    async for piece in writing.in_turn(written, _turn(server, visit)):
+        yield piece
+    yield b"\n\n"
 
 
 async def respond(
@@ -154,14 +153,14 @@ async def _texts(
                 yield b": waiting\n\n"
                 continue
             try:
-                name, said = coming.result()
-                async with text_of(server, visit, said) as text:
-                    yield b"event: %s\ndata: %s\n\n" % (name.encode(), text)
+                one = coming.result()
             except StopAsyncIteration:
                 return
             except Exception as error:
-                yield b"event: error\ndata: " + bytes(answer(error).body) + b"\n\n"
+                yield b"event: error\ndata: " + bytes(answer(error, ran=visit.ran).body) + b"\n\n"
                 return
+            async for text in event(server, visit, one):
+                yield text
             coming = asyncio.ensure_future(anext(told))
     finally:
         coming.cancel()

@@ -37,7 +37,7 @@ class Surveys:
         now = time.monotonic()
         at, task = self._found.get(name, (0.0, None))
         if task is None or (task.done() and (_failed(task) or at + FRESH_S < now)):
-            task = asyncio.ensure_future(threads.ENGINES.do(look, self._settings))
+            task = asyncio.ensure_future(threads.ENGINES.do_for(threads.OURS, look, self._settings))
             self._found[name] = (now, task)
         return await asyncio.shield(task)  # whoever asked first may go
 

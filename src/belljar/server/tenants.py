@@ -79,8 +79,10 @@ class OutOfCpu(ApiError):
             f"the {most_s} CPU seconds of today are used up"
             + (": the run was ended" if meanwhile else ""),
             hint="the next day begins at 00:00 UTC",
-            retry_after_s=math.ceil(DAY_S - now % DAY_S),
+            retry_after_s=None if meanwhile else math.ceil(DAY_S - now % DAY_S),
         )
+        if meanwhile:
+            self.retryable = False  # what it did until then it would do twice
 
 
 class Tenant:

@@ -220,7 +220,9 @@ class Recorders:
         if not self._settings.trail:
             return Recorder(None, self._settings, caller)
         if self._book is None or (self._book.done() and self._book.exception()):
-            self._book = asyncio.ensure_future(threads.READING.do(_open, self._settings))
+            self._book = asyncio.ensure_future(
+                threads.READING.do_for(threads.OURS, _open, self._settings)
+            )
         book = await asyncio.shield(self._book)
         return Recorder(book, self._settings, caller, sandbox=sandbox)
 
@@ -234,7 +236,7 @@ class Recorders:
 
     async def close(self) -> None:
         if self._book and (await asyncio.wait([self._book])) and not self._book.exception():
-            await threads.READING.do(self._book.result().close)
+            await threads.READING.do_for(threads.OURS, self._book.result().close)
 
 
 def _open(settings: Settings) -> Writer:

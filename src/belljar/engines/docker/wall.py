@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from belljar import threads
 from belljar.engines.base import Inside, Seen
 from belljar.engines.linux.pidfd import kill
 from belljar.engines.making import DestroyedOnce
@@ -170,7 +171,9 @@ class DockerWall(DestroyedOnce):
             await self._engine.remove(self.container)
         finally:
             if self.inputs:
-                shutil.rmtree(self.inputs, ignore_errors=True)
+                await threads.REMOVALS.do_for(
+                    threads.OURS, shutil.rmtree, self.inputs, ignore_errors=True
+                )
             if self.hosts:
                 self.hosts.unlink(missing_ok=True)
             self._engine.uids.discard(self.uid)

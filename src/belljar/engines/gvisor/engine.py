@@ -184,14 +184,16 @@ class GvisorEngine:
                 raise EngineUnavailable(
                     f"gVisor cannot be used here: {missing.why}", hint=missing.hint
                 )
-            self._runsc = await threads.ENGINES.do(find, self._settings)
+            self._runsc = await threads.ENGINES.do_for(threads.OURS, find, self._settings)
             self._folder = folder.Folder.claim(self._settings.home)
         return self._runsc
 
     async def _root(self, ground: Ground) -> Root:
         made = self._roots.get(ground.key)
         if made is None:
-            made = self._roots[ground.key] = await threads.ENGINES.do(self._make_root, ground)
+            made = self._roots[ground.key] = await threads.ENGINES.do_for(
+                threads.OURS, self._make_root, ground
+            )
         return made
 
     def _make_root(self, ground: Ground) -> Root:

@@ -103,7 +103,9 @@ class GvisorWall(DestroyedOnce):
                     os.waitpid(self._pid, os.WNOHANG)
             if self._group:
                 await removed(self._group, pauses_s=groups.PAUSES_S)
-            await threads.ENGINES.do(shutil.rmtree, self.folder, ignore_errors=True)
+            await threads.REMOVALS.do_for(
+                threads.OURS, shutil.rmtree, self.folder, ignore_errors=True
+            )
         finally:
             self._gone(self)
 

@@ -92,7 +92,7 @@ class Zygote:
             ) from error
         finally:
             os.close(complaints)
-        await threads.ENGINES.do(process.wait)
+        await threads.ENGINES.do_for(threads.OURS, process.wait)
         return cls(ours, pidfd, ids, **born["ready"])
 
     async def spawn(

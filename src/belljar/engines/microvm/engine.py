@@ -87,7 +87,9 @@ class MicrovmEngine:
                 os.lseek(state, 0, os.SEEK_SET)
                 inherited = [snapshot.ram, theirs.fileno(), their_talk.fileno(), state]
                 if ground.folder:
-                    disk = await threads.ENGINES.do(disks.disk, ground.folder, self._settings)
+                    disk = await threads.ENGINES.do_for(
+                        threads.OURS, disks.disk, ground.folder, self._settings
+                    )
                     inherited.append(os.open(disk.path, os.O_RDONLY | os.O_CLOEXEC))
                     passed.callback(os.close, inherited[-1])
                 entrances = group.open_entrances() if group else []
@@ -160,8 +162,8 @@ class MicrovmEngine:
         program = available.program(settings)
         built = image.locate(settings)
         assert program and built
-        await threads.ENGINES.do(snapshots.sweep, settings)
-        self._version = await threads.ENGINES.do(qemu_version, program)
+        await threads.ENGINES.do_for(threads.OURS, snapshots.sweep, settings)
+        self._version = await threads.ENGINES.do_for(threads.OURS, qemu_version, program)
         chosen = settings.microvm_accelerator
         if chosen == "auto":
             chosen = "kvm" if await accelerator.works(settings, built, program) else "tcg"
@@ -199,20 +201,24 @@ class MicrovmEngine:
             )
         disk = None
         if ground.folder:
-            disk = await threads.ENGINES.do(disks.disk, ground.folder, self._settings)
+            disk = await threads.ENGINES.do_for(
+                threads.OURS, disks.disk, ground.folder, self._settings
+            )
             kind = dataclasses.replace(kind, has_disk=True)
-        name = await threads.ENGINES.do(snapshots.key, kind, built, ground)
-        found = await threads.ENGINES.do(snapshots.load, self._settings, name)
+        name = await threads.ENGINES.do_for(threads.OURS, snapshots.key, kind, built, ground)
+        found = await threads.ENGINES.do_for(threads.OURS, snapshots.load, self._settings, name)
         if found is None:
             launcher = await self._ready_launcher(kind)
             ram, state = await make_snapshot(
                 launcher, kind, built, ground, disk, self._settings.defaults
             )
             try:
-                await threads.ENGINES.do(snapshots.save, self._settings, name, ram=ram, state=state)
+                await threads.ENGINES.do_for(
+                    threads.OURS, snapshots.save, self._settings, name, ram=ram, state=state
+                )
             finally:
                 os.close(ram)
-            found = await threads.ENGINES.do(snapshots.load, self._settings, name)
+            found = await threads.ENGINES.do_for(threads.OURS, snapshots.load, self._settings, name)
         if found is None:
             raise EngineError(
                 "the snapshot was not kept", hint=f"is {self._settings.home} writable, with room?"

@@ -140,7 +140,9 @@ class WasmEngine:
                 f"the engine 'wasm' needs more: {missing.why}", hint=missing.hint
             )
         if self._modules is None or (self._modules.done() and self._modules.exception()):
-            self._modules = asyncio.ensure_future(threads.ENGINES.do(_modules, self._settings))
+            self._modules = asyncio.ensure_future(
+                threads.ENGINES.do_for(threads.OURS, _modules, self._settings)
+            )
         modules = await asyncio.shield(self._modules)
         return await Zygote.start(runtime, modules[runtime.name])
 

@@ -26,7 +26,7 @@ async def sent(
     found: dict[str, Any] = {}
     for name, value in given.items():
         if isinstance(value, (str, os.PathLike)):
-            for below, path in await threads.FILES.do(_files, name, Path(value)):
+            for below, path in await threads.FILES.do_for(threads.OURS, _files, name, Path(value)):
                 found[below] = {"dataset": await upload(connection, path, uploaded)}
         elif isinstance(value, bytes) and len(value) > INLINE_BYTES:
             found[name] = {"dataset": await _add(connection, "input", io.BytesIO(value), uploaded)}
@@ -53,7 +53,7 @@ def _files(name: str, path: Path) -> list[tuple[str, Path]]:
 
 async def upload(connection: Connection, path: Path, uploaded: list[str]) -> str:
     """A file of this machine becomes a dataset; its id."""
-    with await threads.FILES.do(path.open, "rb") as file:
+    with await threads.FILES.do_for(threads.OURS, path.open, "rb") as file:
         return await _add(connection, path.name[:200] or "input", file, uploaded)
 
 
@@ -69,5 +69,5 @@ async def _add(connection: Connection, name: str, file: BinaryIO, uploaded: list
 
 
 async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:
-    while piece := await threads.FILES.do(file.read, PIECE):
+    while piece := await threads.FILES.do_for(threads.OURS, file.read, PIECE):
         yield piece

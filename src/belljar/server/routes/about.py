@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from belljar.server.gate import visit_of
 from belljar.server.openapi import responses
 from belljar.server.schemas import EnginesAnswer, EnvironmentsAnswer, UsageAnswer
 from belljar.server.server import Server
+from belljar.server.streams import reply
 
 router = APIRouter(prefix="/v1", tags=["about"])
 
@@ -25,8 +26,8 @@ async def engines(request: Request) -> Response:
     tenant = visit_of(request).tenant
     allowed = tenant.quotas.engines if tenant else ()
     found = await server.surveys.engines()
-    return JSONResponse(
-        {"engines": [row for row in found if not allowed or row["name"] in allowed]}
+    return reply(
+        request, {"engines": [row for row in found if not allowed or row["name"] in allowed]}
     )
 
 
@@ -39,7 +40,7 @@ async def engines(request: Request) -> Response:
 )
 async def environments(request: Request) -> Response:
     server: Server = request.app.state.server
-    return JSONResponse({"environments": await server.surveys.environments()})
+    return reply(request, {"environments": await server.surveys.environments()})
 
 
 @router.get(
@@ -54,7 +55,8 @@ async def usage(request: Request) -> Response:
     tenant = visit_of(request).tenant
     assert tenant is not None
     under_way, queued = server.admission.counts(tenant.name)
-    return JSONResponse(
+    return reply(
+        request,
         {
             "tenant": tenant.name,
             "quotas": tenant.quotas.model_dump(mode="json"),
@@ -63,5 +65,5 @@ async def usage(request: Request) -> Response:
             "runs": tenant.runs,
             "runs_last_minute": tenant.runs_last_minute(),
             "cpu_s_today": round(tenant.cpu_s(), 3),
-        }
+        },
     )

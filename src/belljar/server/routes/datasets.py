@@ -13,7 +13,6 @@ from belljar.server.bodies import StrictRoute
 from belljar.server.datasets import Dataset
 from belljar.server.gate import visit_of
 from belljar.server.openapi import responses
-from belljar.server.routes.sandboxes import reply
 from belljar.server.schemas_kept import (
     DatasetAnswer,
     DatasetsAnswer,
@@ -21,6 +20,7 @@ from belljar.server.schemas_kept import (
     DoneAnswer,
 )
 from belljar.server.server import Server
+from belljar.server.streams import reply
 from belljar.server.tenants import Tenant
 
 router = APIRouter(prefix="/v1/datasets", route_class=StrictRoute, tags=["datasets"])
@@ -44,7 +44,7 @@ def _asking(request: Request) -> tuple[Server, Tenant]:
     summary="Upload a dataset, streamed; what breaks off leaves nothing",
     operation_id="add_dataset",
     response_class=Response,
-    responses=responses(DatasetAnswer, 400, 401, 403, 408, 413, 415, 429, 507),
+    responses=responses(DatasetAnswer, 400, 401, 403, 408, 413, 415, 429, 503, 507),
     openapi_extra=uploads.BODY,
 )
 async def add(
@@ -61,7 +61,7 @@ async def add(
         uploads.arriving(server, request),
         declared=uploads.declared_bytes(request),
     )
-    return reply(shown(found))
+    return reply(request, shown(found))
 
 
 @router.get(
@@ -73,7 +73,7 @@ async def add(
 )
 async def every(request: Request) -> Response:
     server, tenant = _asking(request)
-    return reply({"datasets": [shown(found) for found in server.datasets.of(tenant.name)]})
+    return reply(request, {"datasets": map(shown, server.datasets.of(tenant.name))})
 
 
 @router.get(
@@ -85,7 +85,7 @@ async def every(request: Request) -> Response:
 )
 async def one(dataset_id: str, request: Request) -> Response:
     server, tenant = _asking(request)
-    return reply(shown(server.datasets.find(tenant.name, dataset_id)))
+    return reply(request, shown(server.datasets.find(tenant.name, dataset_id)))
 
 
 @router.get(
@@ -99,17 +99,21 @@ async def one(dataset_id: str, request: Request) -> Response:
 async def description(dataset_id: str, request: Request) -> Response:
     server, tenant = _asking(request)
     dataset = server.datasets.find(tenant.name, dataset_id)
-    known = server.datasets.described(dataset) or {}
-    if not known:
-        path = server.datasets.path(tenant.name, dataset_id)
-        known, sure = await running.while_client_waits(
-            server,
-            request,
-            lambda: describing.describe(server, request, path, dataset.name),
-        )
-        if sure:
-            server.datasets.remember(dataset, known)
-    return reply(known)
+    held = await server.answers.hold(tenant, describing.MOST_BYTES)
+    visit_of(request).after.append(held)
+    if content := await server.datasets.described(dataset):
+        held.shrink(len(content))
+        return Response(content, media_type="application/json")
+    held()
+    path = server.datasets.path(tenant.name, dataset_id)
+    found, sure = await running.while_client_waits(
+        server,
+        request,
+        lambda: describing.describe(server, request, path, dataset.name),
+    )
+    if sure:
+        await server.datasets.remember(dataset, found)
+    return reply(request, found)
 
 
 @router.delete(
@@ -117,10 +121,10 @@ async def description(dataset_id: str, request: Request) -> Response:
     summary="Remove a dataset that no sandbox has mounted",
     operation_id="remove_dataset",
     response_class=Response,
-    responses=responses(DoneAnswer, 401, 403, 404, 409),
+    responses=responses(DoneAnswer, 401, 403, 404, 409, 503),
 )
 async def remove(dataset_id: str, request: Request) -> Response:
     server, tenant = _asking(request)
     dataset = server.datasets.find(tenant.name, dataset_id)
     await server.datasets.remove(dataset, in_use=server.book.uses(dataset.id))
-    return reply({"done": True})
+    return reply(request, {"done": True})

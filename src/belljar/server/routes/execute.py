@@ -19,6 +19,7 @@ from belljar.server.gate import Visit, visit_of
 from belljar.server.openapi import responses
 from belljar.server.schemas import ExecuteAnswer, ExecuteRequest
 from belljar.server.server import Server
+from belljar.server.streams import reply
 
 router = APIRouter(route_class=StrictRoute, tags=["runs"])
 
@@ -51,8 +52,7 @@ async def execute(asked: ExecuteRequest, request: Request) -> Response:
     result = await running.while_client_waits(
         server, request, lambda: running.run(server, request, asked.code, options)
     )
-    content = await running.json_of(server, visit_of(request), result, answer)
-    return Response(content, media_type="application/json")
+    return reply(request, answer(result))
 
 
 def _network(asked: ExecuteRequest, server: Server, visit: Visit) -> tuple[Allow, ...]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from belljar import threads
 from belljar.fetching import fetch
 from belljar.fetching.fetch import MOST_BYTES, MOST_CHARACTERS, MOST_URL, TIMEOUT_S
 from belljar.model import Result
@@ -19,6 +17,7 @@ from belljar.server.gate import visit_of
 from belljar.server.openapi import responses
 from belljar.server.schemas_network import EgressOfRun, Rules, Secrets, rules, secrets
 from belljar.server.server import Server
+from belljar.server.streams import reply
 from belljar.server.strict import Strict
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["runs"])
@@ -63,7 +62,9 @@ async def fetch_page(asked: FetchRequest, request: Request) -> Response:
     server: Server = request.app.state.server
 
     async def run(code: str, **options: Any) -> Result:
-        return await running.run(server, request, code, options)
+        result = await running.run(server, request, code, options)
+        visit_of(request).ran = False  # the code was ours: a page can be got again
+        return result
 
     page = await running.while_client_waits(
         server,
@@ -78,7 +79,4 @@ async def fetch_page(asked: FetchRequest, request: Request) -> Response:
             timeout_s=asked.timeout_s,
         ),
     )
-    tenant = visit_of(request).tenant
-    assert tenant is not None
-    content = await threads.JSON.do_for(tenant.name, json.dumps, page.to_dict())
-    return Response(content.encode(), media_type="application/json")
+    return reply(request, page.to_dict())

@@ -18,7 +18,6 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from belljar.errors import SandboxFileError
-from belljar.kept.content import Reader
 from belljar.kept.entries import FileInfo
 from belljar.server import streams, uploads
 from belljar.server.bodies import StrictRoute
@@ -26,10 +25,10 @@ from belljar.server.budget import LARGE_BYTES, Hold
 from belljar.server.errors import ApiError
 from belljar.server.gate import Visit, visit_of
 from belljar.server.openapi import responses
-from belljar.server.routes.sandboxes import ASKING, owned_by, reply
+from belljar.server.routes.sandboxes import ASKING, owned_by
 from belljar.server.schemas_kept import DoneAnswer, FileAnswer, FilesAnswer, WrittenAnswer
 from belljar.server.server import Server
-from belljar.server.streams import EVENTS
+from belljar.server.streams import EVENTS, reply
 
 router = APIRouter(
     prefix="/v1/sandboxes/{sandbox_id}/files", route_class=StrictRoute, tags=["files"]
@@ -125,7 +124,7 @@ async def _pages(entries: AsyncGenerator[FileInfo, None]) -> AsyncIterator[strea
 )
 async def stat(sandbox_id: str, request: Request, path: Inside) -> Response:
     _, owned = owned_by(request, sandbox_id)
-    return reply(shown(await owned.box.files.stat(given(request, "path"))))
+    return reply(request, shown(await owned.box.files.stat(given(request, "path"))))
 
 
 @router.get(
@@ -146,21 +145,14 @@ async def read(sandbox_id: str, request: Request, path: Inside) -> Response:
     name = given(request, "path")
     reader = owned.box.files.open(name)
     await reader.__aenter__()
+    visit_of(request).after.append(reader.close)  # also if nobody came to read it
     headers = {
         "Content-Disposition": disposition(name),
         "X-Belljar-Size": str(reader.size),
     }
     return streams.content(
-        _pieces(reader), send_timeout_s=server.settings.send_timeout_s, headers=headers
+        aiter(reader), send_timeout_s=server.settings.send_timeout_s, headers=headers
     )
-
-
-async def _pieces(reader: Reader) -> AsyncIterator[bytes]:
-    try:
-        async for piece in reader:
-            yield piece
-    finally:
-        await reader.__aexit__(None, None, None)
 
 
 def disposition(path: str) -> str:
@@ -198,7 +190,7 @@ async def write(
     async with owned.box.files.open(given(request, "path"), how, permissions=mode) as writer:
         async for piece in uploads.arriving(server, request):
             await writer.write(piece)
-    return reply({"size": writer.written})
+    return reply(request, {"size": writer.written})
 
 
 @router.delete(
@@ -216,7 +208,7 @@ async def remove(
 ) -> Response:
     _, owned = owned_by(request, sandbox_id)
     await owned.box.files.remove(given(request, "path"), recursive=recursive)
-    return reply({"done": True})
+    return reply(request, {"done": True})
 
 
 @router.post(
@@ -232,7 +224,7 @@ async def move(
     _, owned = owned_by(request, sandbox_id)
     files = owned.box.files
     await files.move(given(request, "path"), given(request, "to"), replace=replace)
-    return reply({"done": True})
+    return reply(request, {"done": True})
 
 
 @router.post(
@@ -245,7 +237,7 @@ async def move(
 async def mkdir(sandbox_id: str, request: Request, path: Inside, exist_ok: bool = True) -> Response:
     _, owned = owned_by(request, sandbox_id)
     await owned.box.files.mkdir(given(request, "path"), exist_ok=exist_ok)
-    return reply({"done": True})
+    return reply(request, {"done": True})
 
 
 @router.get(

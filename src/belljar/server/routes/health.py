@@ -77,7 +77,7 @@ async def metrics(request: Request) -> Response:
         raise ApiError(
             "forbidden", "this is for operators", hint="belljar keys add NAME --operator"
         )
-    content = await threads.STATE.do(server.metrics.text, server)
+    content = await threads.STATE.do_for(threads.OURS, server.metrics.text, server)
     return Response(content, media_type=CONTENT_TYPE_LATEST)
 
 

@@ -74,7 +74,7 @@ class Doors:
                         "this server has no MCP: its extra is not installed",
                         hint=install("mcp"),
                     )
-                make = await threads.ENGINES.do(_load)
+                make = await threads.ENGINES.do_for(threads.OURS, _load)
                 host = TenantHost(server, tenant)
                 door = make(host, body_bytes=server.settings.body_bytes)
                 self._doors[tenant.name] = door
@@ -119,6 +119,7 @@ class TenantHost:
 
         self.settings = server.settings.jar
         self.terms = Terms(idle_s=min(600.0, server.settings.sandbox_idle_s))
+        self.tenant = tenant.name
         self._server = server
         self._tenant = tenant
 

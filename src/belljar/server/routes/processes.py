@@ -11,11 +11,11 @@ from starlette.responses import Response
 from belljar.errors import Busy
 from belljar.kept.processes import Process
 from belljar.model import Result
-from belljar.server import budget, running, streams
+from belljar.server import budget, running, streams, writing
 from belljar.server.bodies import StrictRoute
 from belljar.server.gate import Visit, visit_of
 from belljar.server.openapi import responses
-from belljar.server.routes.sandboxes import ASKING, SENDING, owned_by, reply
+from belljar.server.routes.sandboxes import ASKING, SENDING, owned_by
 from belljar.server.sandboxes import Owned
 from belljar.server.schemas import RunAnswer
 from belljar.server.schemas_kept import (
@@ -32,7 +32,7 @@ from belljar.server.schemas_kept import (
 )
 from belljar.server.server import Server
 from belljar.server.steps import noted
-from belljar.server.streams import EVENTS
+from belljar.server.streams import EVENTS, reply
 from belljar.server.strict import content
 
 router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}", route_class=StrictRoute, tags=["programs"])
@@ -67,7 +67,8 @@ async def execute(sandbox_id: str, asked: ExecRequest, request: Request) -> Resp
             owned.tenant.start()
             held_bytes = budget.of_program(owned.limits)
             async with server.admission.place(owned.tenant, held_bytes=held_bytes) as place:
-                result = await owned.box.exec(asked.program, **options)
+                with running.code_runs(visit_of(request)):
+                    result = await owned.box.exec(asked.program, **options)
                 running.keep(visit_of(request), place, result)
                 return result
 
@@ -76,8 +77,7 @@ async def execute(sandbox_id: str, asked: ExecRequest, request: Request) -> Resp
     finally:
         owned.count_cpu()
     server.metrics.ended(owned.tenant.name, result)
-    told = await running.json_of(server, visit_of(request), result)
-    return Response(told, media_type="application/json")
+    return reply(request, writing.of(result))
 
 
 async def start_program(server: Server, visit: Visit, owned: Owned, asked: StartRequest) -> Process:
@@ -85,7 +85,8 @@ async def start_program(server: Server, visit: Visit, owned: Owned, asked: Start
     async with noted(server, visit, owned, _words(asked)):
         with owned.programs.starting() as held:
             owned.tenant.start()
-            process = await owned.box.start(asked.program, **options)
+            with running.code_runs(visit):
+                process = await owned.box.start(asked.program, **options)
             owned.programs.add(process, held)
     return process
 
@@ -107,7 +108,7 @@ async def start(sandbox_id: str, asked: StartRequest, request: Request) -> Respo
     server, owned = owned_by(request, sandbox_id)
     process = await start_program(server, visit_of(request), owned, asked)
     if not streams.wanted(request):
-        return reply(shown(process))
+        return reply(request, shown(process))
 
     def gone() -> None:
         if process.running and not asked.detached:
@@ -138,8 +139,7 @@ async def output_of(process: Process, *, started: bool = False) -> AsyncIterator
 )
 async def every(sandbox_id: str, request: Request) -> Response:
     _, owned = owned_by(request, sandbox_id)
-    found = [shown(process) for process in owned.programs.running()]
-    return reply({"processes": found})
+    return reply(request, {"processes": map(shown, owned.programs.running())})
 
 
 @router.get(
@@ -151,12 +151,12 @@ async def every(sandbox_id: str, request: Request) -> Response:
 )
 async def one(sandbox_id: str, process_id: int, request: Request) -> Response:
     server, process = _process(request, sandbox_id, process_id)
-    state = shown(process)
-    told = await running.json_of(
-        *(server, visit_of(request), process.result()),
-        lambda result: {**state, "result": result.to_dict()},
-    )
-    return Response(told, media_type="application/json")
+    visit = visit_of(request)
+    assert visit.tenant is not None
+    if process.held_bytes > budget.LARGE_BYTES:
+        # Each time it is asked for it becomes texts anew, of up to four bytes for a character.
+        visit.after.append(await server.answers.hold(visit.tenant, 4 * process.held_bytes))
+    return reply(request, {**shown(process), "result": writing.of(process.result())})
 
 
 @router.get(
@@ -182,7 +182,7 @@ async def stdin(
     sandbox_id: str, process_id: int, asked: StdinRequest, request: Request
 ) -> Response:
     _, process = _process(request, sandbox_id, process_id)
-    return reply({"done": await feed(process, content(asked.data), close=asked.close)})
+    return reply(request, {"done": await feed(process, content(asked.data), close=asked.close)})
 
 
 async def feed(process: Process, data: str | bytes, *, close: bool) -> bool:
@@ -214,7 +214,7 @@ async def signal(
     _, process = _process(request, sandbox_id, process_id)
     under_way = process.running
     await process.kill(asked.number)
-    return reply({"done": under_way})
+    return reply(request, {"done": under_way})
 
 
 @router.post(
@@ -229,7 +229,7 @@ async def resize(
 ) -> Response:
     _, process = _process(request, sandbox_id, process_id)
     await process.resize(asked.rows, asked.columns)
-    return reply({"done": True})
+    return reply(request, {"done": True})
 
 
 def _process(request: Request, sandbox_id: str, process_id: int) -> tuple[Server, Process]:

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from belljar.model import Result, Usage
-from belljar.server import running, streams
+from belljar.server import running, streams, writing
 from belljar.server.bodies import StrictRoute
 from belljar.server.errors import answer
 from belljar.server.gate import Visit, visit_of
@@ -27,8 +27,8 @@ router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["runs"])
 
 MOST_PIECES = 64
 """Of output that wait for a client."""
-PIECE_BYTES, SEND_BYTES = 1 << 16, 1 << 18
-"""Of one event, and of the last one what is sent at once."""
+PIECE_BYTES = 1 << 16
+"""Of one event."""
 
 _EXAMPLE = """\
 event: output
@@ -64,8 +64,7 @@ async def run(asked: RunRequest, request: Request) -> Response:
     result = await running.while_client_waits(
         server, request, lambda: running.run(server, request, asked.code, options)
     )
-    content = await running.json_of(server, visit_of(request), result)
-    return Response(content, media_type="application/json")
+    return streams.reply(request, writing.of(result))
 
 
 class Ahead:
@@ -163,13 +162,10 @@ async def _told(
         except TimeoutError:
             yield b": waiting\n\n"
     if (error := work.exception()) is not None:
-        yield b"event: error\ndata: " + bytes(answer(error).body) + b"\n\n"
+        yield b"event: error\ndata: " + bytes(answer(error, ran=visit.ran).body) + b"\n\n"
         return
-    yield b"event: end\ndata: "
-    content = await running.json_of(server, visit, work.result())
-    for start in range(0, len(content), SEND_BYTES):
-        yield content[start : start + SEND_BYTES]
-    yield b"\n\n"
+    async for text in streams.event(server, visit, ("end", work.result())):
+        yield text
 
 
 def _event(name: str, data: dict[str, Any]) -> bytes:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from belljar.errors import LimitExceeded, NetworkRefused
 from belljar.kept import events
-from belljar.server import running, streams
+from belljar.server import running, streams, writing
 from belljar.server.bodies import StrictRoute
 from belljar.server.errors import ApiError
 from belljar.server.gate import visit_of
@@ -35,7 +34,7 @@ from belljar.server.schemas_kept import (
 from belljar.server.schemas_network import NetworkRequest, rules
 from belljar.server.server import Server
 from belljar.server.steps import Step, finished, noted
-from belljar.server.streams import EVENTS
+from belljar.server.streams import EVENTS, reply
 from belljar.server.strict import content
 
 router = APIRouter(prefix="/v1/sandboxes", route_class=StrictRoute, tags=["sandboxes"])
@@ -67,10 +66,6 @@ def owned_by(request: Request, sandbox_id: str) -> tuple[Server, Owned]:
     return server, server.book.find(visit_of(request), sandbox_id)
 
 
-def reply(said: Any) -> Response:
-    return Response(json.dumps(said).encode(), media_type="application/json")
-
-
 @router.post(
     "",
     summary="Make a sandbox that is kept",
@@ -96,7 +91,7 @@ async def make(asked: SandboxRequest, request: Request) -> Response:
             )
 
     owned = await running.while_client_waits(server, request, do)
-    return reply(described(owned))
+    return reply(request, described(owned))
 
 
 @router.get(
@@ -115,7 +110,7 @@ async def every(request: Request, everyone: bool = False) -> Response:
             "forbidden", "this is for operators", hint="belljar keys add NAME --operator"
         )
     found = server.book.everybodys() if everyone else server.book.of(visit.tenant)
-    return reply({"sandboxes": [described(owned) for owned in found]})
+    return reply(request, {"sandboxes": map(described, found)})
 
 
 @router.get(
@@ -127,7 +122,7 @@ async def every(request: Request, everyone: bool = False) -> Response:
 )
 async def one(sandbox_id: str, request: Request) -> Response:
     _, owned = owned_by(request, sandbox_id)
-    return reply(described(owned))
+    return reply(request, described(owned))
 
 
 @router.delete(
@@ -145,7 +140,7 @@ async def end(sandbox_id: str, request: Request) -> Response:
     own = owned.tenant.name == visit.tenant.name
     why = "it was closed" if own else "an operator ended it"
     await asyncio.shield(server.book.end(owned, why))
-    return reply({"done": True})
+    return reply(request, {"done": True})
 
 
 @router.post(
@@ -173,8 +168,7 @@ async def run(sandbox_id: str, asked: StepRequest, request: Request) -> Response
         result = await step.result(request)
     finally:
         step.abandon()
-    told = await running.json_of(server, visit_of(request), result)
-    return Response(told, media_type="application/json")
+    return reply(request, writing.of(result))
 
 
 async def happening(step: Step, owned: Owned) -> AsyncIterator[streams.Told]:
@@ -197,7 +191,7 @@ async def interrupt(sandbox_id: str, request: Request) -> Response:
     _, owned = owned_by(request, sandbox_id)
     under_way = owned.box.running
     owned.box.interrupt()
-    return reply({"done": under_way})
+    return reply(request, {"done": under_way})
 
 
 @router.post(
@@ -211,7 +205,7 @@ async def kill(sandbox_id: str, request: Request) -> Response:
     _, owned = owned_by(request, sandbox_id)
     under_way = owned.box.running
     owned.box.kill()
-    return reply({"done": under_way})
+    return reply(request, {"done": under_way})
 
 
 @router.post(
@@ -227,7 +221,7 @@ async def extend(sandbox_id: str, asked: ExtendRequest, request: Request) -> Res
         raise LimitExceeded("extend: must be a number of seconds above 0")
     under_way = owned.box.running
     owned.box.extend(asked.seconds)
-    return reply({"done": under_way})
+    return reply(request, {"done": under_way})
 
 
 @router.get(
@@ -239,7 +233,7 @@ async def extend(sandbox_id: str, asked: ExtendRequest, request: Request) -> Res
 )
 async def checkpoints(sandbox_id: str, request: Request) -> Response:
     _, owned = owned_by(request, sandbox_id)
-    return reply({"checkpoints": list(owned.box.checkpoints())})
+    return reply(request, {"checkpoints": list(owned.box.checkpoints())})
 
 
 @router.post(
@@ -252,7 +246,7 @@ async def checkpoints(sandbox_id: str, request: Request) -> Response:
 async def rollback(sandbox_id: str, asked: RollbackRequest, request: Request) -> Response:
     server, owned = owned_by(request, sandbox_id)
     await finished(server, owned, lambda: owned.box.rollback(asked.run_id))
-    return reply(described(owned))
+    return reply(request, described(owned))
 
 
 @router.post(
@@ -265,7 +259,7 @@ async def rollback(sandbox_id: str, asked: RollbackRequest, request: Request) ->
 async def restart(sandbox_id: str, request: Request) -> Response:
     server, owned = owned_by(request, sandbox_id)
     await finished(server, owned, owned.box.restart)
-    return reply(described(owned))
+    return reply(request, described(owned))
 
 
 @router.post(
@@ -281,7 +275,7 @@ async def fork(sandbox_id: str, asked: ForkRequest, request: Request) -> Respons
         branches = await finished(
             server, owned, lambda: server.book.fork(owned, asked.count, asked.at)
         )
-    return reply({"sandboxes": [described(branch) for branch in branches]})
+    return reply(request, {"sandboxes": map(described, branches)})
 
 
 @router.put(
@@ -301,7 +295,7 @@ async def network(sandbox_id: str, asked: NetworkRequest, request: Request) -> R
             await running.refused(server, visit, "", {"network": found}, "network_refused")
             raise
         await asyncio.shield(owned.box.set_network(found))
-    return reply(described(owned))
+    return reply(request, described(owned))
 
 
 @router.post(
@@ -316,4 +310,4 @@ async def install(sandbox_id: str, asked: InstallRequest, request: Request) -> R
     async with noted(server, visit_of(request), owned, ""):
         owned.tenant.start()
         versions = await finished(server, owned, lambda: owned.box.install(*asked.packages))
-    return reply({"versions": versions})
+    return reply(request, {"versions": versions})

@@ -22,7 +22,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from starlette.websockets import WebSocketDisconnect
 
 from belljar.kept.processes import Process
-from belljar.server import bodies
+from belljar.server import bodies, writing
 from belljar.server import schemas_kept as schemas
 from belljar.server.budget import Hold
 from belljar.server.errors import ApiError, answer
@@ -101,7 +101,7 @@ async def socket(websocket: WebSocket, sandbox_id: str) -> None:
     try:
         owned = server.book.find(visit, sandbox_id)
     except Exception as error:
-        await websocket.send_denial_response(answer(error))
+        await websocket.send_denial_response(answer(error, ran=False))
         return
     await websocket.accept()
     await Talk(server, visit, owned, websocket).live()
@@ -143,16 +143,28 @@ class Talk:
             pass  # gone meanwhile
 
     async def _send(self) -> int:
+        turn = self._server.turns.of(self._tenant.name)
         while True:
             text = await self._out.next()
             try:
-                async with asyncio.timeout(self._patience_s):
-                    await self._websocket.send_text(text.decode())
+                if isinstance(text, bytes):
+                    await self._send_text(text)
+                else:
+                    async for piece in writing.in_turn(text, turn):
+                        await self._send_text(piece, more=True)
+                    await self._send_text(b"", more=False)
             except TimeoutError:
                 return TOO_SLOW
             except (RuntimeError, WebSocketDisconnect):
                 return 0
             await self._out.sent()
+
+    async def _send_text(self, text: bytes, **fragment: bool) -> None:
+        """`more`: a fragment of a message."""
+        async with asyncio.timeout(self._patience_s):
+            await self._websocket.send(
+                {"type": "websocket.send", "text": text.decode(), **fragment}
+            )
 
     async def _look(self) -> int:
         """A client that only listens sends nothing to ask at."""
@@ -186,7 +198,7 @@ class Talk:
         sent = text.encode()
         if bodies.is_small(sent):
             return bodies.parse(sent), bodies.COPIES * len(text)
-        async with self._server.bodies.turn(self._tenant):
+        async with self._server.bodies.turns.of(self._tenant.name):
             return await bodies.read(self._server, self._tenant, sent)
 
     async def _take(self, message: Message, held: Hold) -> bool:
@@ -234,27 +246,27 @@ class Talk:
             step = Step(self._server, visit, self._owned, message.code, tell=True, **options)
             try:
                 async for told in happening(step, self._owned):
-                    await self._say(message.id, told, visit)
+                    await self._say(message.id, told)
             except Exception as error:
-                await self._fail(message.id, error)
+                await self._fail(message.id, error, ran=visit.ran)
             finally:
                 step.abandon()
 
     async def _start(self, message: Start) -> None:
         process: Process | None = None
+        visit = dataclasses.replace(self._visit, after=[])
         try:
-            process = await start_program(self._server, self._visit, self._owned, message)
-            with self._turn() as visit:
-                async for told in output_of(process, started=True):
-                    await self._say(message.id, told, visit, process_id=process.process_id)
+            process = await start_program(self._server, visit, self._owned, message)
+            async for told in output_of(process, started=True):
+                await self._say(message.id, told, process_id=process.process_id)
         except Exception as error:
-            await self._fail(message.id, error)
+            await self._fail(message.id, error, ran=visit.ran)
         finally:
             if process and process.running and not message.detached:
                 self._server.soon(process.kill())
 
-    async def _fail(self, identity: str, error: Exception) -> None:
-        said = json.loads(bytes(answer(error).body))
+    async def _fail(self, identity: str, error: Exception, *, ran: bool = False) -> None:
+        said = json.loads(bytes(answer(error, ran=ran).body))
         await self._say(identity, ("error", said))
 
     @contextmanager
@@ -268,15 +280,11 @@ class Talk:
             for give_back in visit.after:
                 give_back()
 
-    async def _say(
-        self, identity: str, told: Told, visit: Visit | None = None, **more: Any
-    ) -> None:
+    async def _say(self, identity: str, told: Told, **more: Any) -> None:
         name, said = told
         if name == "sandbox":
             said = {"sandbox": said}  # it has an id of its own
-        more = {"type": name, "id": identity, **more}
-        async with text_of(self._server, visit or self._visit, said, **more) as text:
-            await self._out.put(text)
+        await self._out.put(text_of(said, type=name, id=identity, **more))
 
 
 class Outbox:
@@ -284,20 +292,21 @@ class Outbox:
     is sent."""
 
     def __init__(self) -> None:
-        self._texts: deque[bytes] = deque()
+        self._texts: deque[bytes | Iterator[bytes]] = deque()
         self._bytes = 0
         self._news = asyncio.Condition()
 
-    async def put(self, text: bytes) -> None:
+    async def put(self, text: bytes | Iterator[bytes]) -> None:
+        size = _size(text)
         async with self._news:
-            await self._news.wait_for(lambda: self._has_room(len(text)))
+            await self._news.wait_for(lambda: self._has_room(size))
             self._texts.append(text)
-            self._bytes += len(text)
+            self._bytes += size
             self._news.notify_all()
-            if len(text) > AHEAD_BYTES:
+            if size > AHEAD_BYTES:
                 await self._news.wait_for(lambda: all(one is not text for one in self._texts))
 
-    async def next(self) -> bytes:
+    async def next(self) -> bytes | Iterator[bytes]:
         async with self._news:
             await self._news.wait_for(lambda: self._texts)
             return self._texts[0]
@@ -305,12 +314,17 @@ class Outbox:
     async def sent(self) -> None:
         """What was next is with the client's own buffers."""
         async with self._news:
-            self._bytes -= len(self._texts.popleft())
+            self._bytes -= _size(self._texts.popleft())
             self._news.notify_all()
 
     def _has_room(self, size: int) -> bool:
         few = len(self._texts) < AHEAD and self._bytes + size <= AHEAD_BYTES
         return few or not self._texts
+
+
+def _size(text: bytes | Iterator[bytes]) -> int:
+    """What comes in pieces is large."""
+    return len(text) if isinstance(text, bytes) else AHEAD_BYTES + 1
 
 
 def _message(given: Any) -> Message:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from belljar import threads
+from belljar.server import budget
 from belljar.server.bodies import StrictRoute
 from belljar.server.errors import ApiError
 from belljar.server.gate import visit_of
 from belljar.server.openapi import responses
 from belljar.server.schemas import EgressAnswer, TrailAnswer, TrailEntry
 from belljar.server.server import Server
+from belljar.server.streams import reply
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["trail"])
 
 MOST_BYTES = 8 << 20
 """Of lines in one answer."""
+_PARSED = 4
+"""How much more a line takes when it was read."""
 Ending = Literal[
     "ok", "error", "timeout", "out_of_memory", "killed", "denied",
     "refused", "failed", "cancelled", "lost", "open",
@@ -44,14 +49,14 @@ async def trail(
 ) -> Response:
     server: Server = request.app.state.server
     whose = _whose(request, tenant or None)
-    found = await threads.READING.do_for(
-        _asking(request),
-        lambda: server.trail().recent(
+
+    def look() -> list[dict[str, Any]]:
+        found = server.trail().recent(
             tenant=whose, status=status, before_seq=before_seq, limit=limit, most_bytes=MOST_BYTES
-        ),
-    )
-    lines = [one.to_dict() for one in found]
-    return await threads.JSON.do_for(_asking(request), JSONResponse, {"lines": lines})
+        )
+        return [one.to_dict() for one in found]
+
+    return reply(request, {"lines": await _found(request, look)})
 
 
 @router.get(
@@ -75,13 +80,13 @@ async def egress(
 ) -> Response:
     server: Server = request.app.state.server
     whose = _whose(request, tenant or None)
-    found = await threads.READING.do_for(
-        _asking(request),
-        lambda: server.trail().egress(
+
+    def look() -> list[dict[str, Any]]:
+        return server.trail().egress(
             id_=execution_id, tenant=whose, verdict=verdict, before_seq=before_seq, limit=limit
-        ),
-    )
-    return JSONResponse({"lines": found})
+        )
+
+    return reply(request, {"lines": await _found(request, look)})
 
 
 @router.get(
@@ -102,7 +107,24 @@ async def entry(
     )
     if found is None:
         raise ApiError("not_found", "there is no such execution")
-    return JSONResponse(found.to_dict())
+    return reply(request, found.to_dict())
+
+
+async def _found(request: Request, look: Callable[[], list[dict[str, Any]]]) -> Any:
+    """Lines of the trail, which are held as long as they are read."""
+    server: Server = request.app.state.server
+    visit = visit_of(request)
+    assert visit.tenant is not None
+    held = await server.answers.hold(visit.tenant, _PARSED * MOST_BYTES)
+    visit.after.append(held)
+
+    def weighed() -> tuple[list[dict[str, Any]], int]:
+        lines = look()
+        return lines, budget.weight(lines)
+
+    lines, weight = await threads.READING.do_for(visit.tenant.name, weighed)
+    held.shrink(weight)
+    return lines
 
 
 def _asking(request: Request) -> str:
