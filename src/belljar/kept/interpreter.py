@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from belljar.errors import SandboxEnded, SandboxLost
+from belljar.errors import InvalidRequest, SandboxEnded, SandboxLost
 from belljar.holding import Held
 from belljar.kept import events, telling
 from belljar.kept.run import Run
-from belljar.model import Result
+from belljar.model import Request, Result
 from belljar.trail.entry import Entry
 
 
@@ -38,24 +38,31 @@ class Interpreter:
 
     # -- runs ------------------------------------------------------------------------------------
 
-    def begin(
+    def checked(
         self,
         held: Held,
         code: str,
         timeout_s: float | None,
         stdin: str | bytes,
-        on_event: Callable[[events.Event], None] | None,
-        entry: Entry,
         *,
         max_runs: int,
-    ) -> Run:
-        """To be followed by `done`, whatever comes of it."""
+    ) -> Request:
+        """One run as it may be; whatever can be refused is, before it is written down."""
         if self.runs >= max_runs:
             raise SandboxEnded(
                 f"this sandbox has done its {max_runs} runs",
                 hint="make a new one, or allow more with max_runs",
             )
-        request = held.check(code, timeout_s, stdin)
+        return held.check(code, timeout_s, stdin)
+
+    def begin(
+        self,
+        held: Held,
+        request: Request,
+        on_event: Callable[[events.Event], None] | None,
+        entry: Entry,
+    ) -> Run:
+        """To be followed by `done`, whatever comes of it."""
         self.runs += 1
         started = Run(
             held.conversation,
@@ -90,8 +97,15 @@ class Interpreter:
 
     # -- going back ------------------------------------------------------------------------------
 
-    async def rollback(self, held: Held, run_id: int) -> None:
+    def check_rollback(self, held: Held, run_id: int) -> None:
         held.check_copies()
+        if run_id not in self.checkpoints:
+            raise InvalidRequest(
+                f"rollback: there is no checkpoint before run {str(run_id)[:40]}",
+                hint="checkpoints() lists the runs that can be undone",
+            )
+
+    async def rollback(self, held: Held, run_id: int) -> None:
         told = await held.ask("rollback", run=run_id, next_run=self.runs + 1)
         self._lost = ""
         known = told.get("checkpoints")

@@ -272,7 +272,7 @@ class Book:
                 )
                 undo.callback(release)
                 releases.append(release)
-            tenant.start()
+            tenant.start(count)  # each is a sandbox like any other
             async with server.admission.place(tenant):
                 boxes = await owned.box.fork(count, at=at)
             undo.pop_all()
