@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import json
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from belljar import threads
 from belljar.server.bodies import StrictRoute
@@ -51,7 +52,7 @@ async def trail(
         ),
     )
     lines = [one.to_dict() for one in found]
-    return await threads.JSON.do_for(_asking(request), JSONResponse, {"lines": lines})
+    return await threads.JSON.do_for(_asking(request), _reply, {"lines": lines})
 
 
 @router.get(
@@ -81,7 +82,7 @@ async def egress(
             id_=execution_id, tenant=whose, verdict=verdict, before_seq=before_seq, limit=limit
         ),
     )
-    return JSONResponse({"lines": found})
+    return await threads.JSON.do_for(_asking(request), _reply, {"lines": found})
 
 
 @router.get(
@@ -102,7 +103,12 @@ async def entry(
     )
     if found is None:
         raise ApiError("not_found", "there is no such execution")
-    return JSONResponse(found.to_dict())
+    return _reply(found.to_dict())
+
+
+def _reply(said: Any) -> Response:
+    """ASCII alone: names are data, and may have half a character."""
+    return Response(json.dumps(said), media_type="application/json")
 
 
 def _asking(request: Request) -> str:
