@@ -19,6 +19,8 @@ class Interpreter:
     def __init__(self) -> None:
         self.runs = 0
         """How many there were."""
+        self.used_before_ms = 0.0
+        """CPU time up to the latest run's start, also that of programs beside the runs."""
         self.now: Run | None = None
         """The one that is under way."""
         self.checkpoints: tuple[int, ...] = ()
@@ -73,8 +75,11 @@ class Interpreter:
         )
         held.begins(entry)
         started.on_event = on_event
+        wall = held.conversation.wall
+        if seen := wall.look():
+            self.used_before_ms += seen.usage.cpu_ms
+        wall.settle()  # before the question is on its way: the code may be faster than we are
         started.start(request.code, stdin=request.stdin)
-        held.conversation.wall.settle()  # in the time that the question takes to get there
         self.now = started
         return started
 

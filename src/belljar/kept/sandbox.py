@@ -65,6 +65,7 @@ class Sandbox:
         """The most time of a run and its extensions, below the operator's maximum; a server's word
         for one tenant, to be set before it is opened."""
         self._held: Held | None = None
+        self._used_ms: float | None = None
         self._family: Family | None = None
         self._turn = asyncio.Lock()
         self._interpreter = Interpreter()
@@ -144,6 +145,13 @@ class Sandbox:
         tell."""
         seen = self._held.conversation.wall.look() if self._held else None
         return seen.usage.cpu_ms if seen else None
+
+    def all_cpu_ms(self) -> float | None:
+        """The same since it was made; of one that has ended up to its end."""
+        if self._used_ms is not None:
+            return self._used_ms
+        used_ms = self.cpu_ms()
+        return None if used_ms is None else self._interpreter.used_before_ms + used_ms
 
     # -- runs ------------------------------------------------------------------------------------
 
@@ -383,11 +391,13 @@ class Sandbox:
         assert self._held is not None and self._family is not None
         if self.before_end:
             self.before_end()
+        self._used_ms = used_ms = self.all_cpu_ms()
         if self._interpreter.now:
             self._interpreter.now.cancel()
         await self._family.leave()
+        used = {} if used_ms is None else {"cpu_ms": round(used_ms, 3)}
         with contextlib.suppress(TrailError):  # it is gone; the trail will call it lost
-            await self._held.life.close("closed", reason=self.ended)
+            await self._held.life.close("closed", reason=self.ended, **used)
         if self._own_jar and self._jar:
             await self._jar.close()
         if self.on_end:
