@@ -77,14 +77,11 @@ class Belljar:
         """Why the trail cannot be written now, so that nothing would run; empty if it can."""
         return self._service.trail_trouble() if self._service else ""
 
-    async def refused(
-        self, code: str, reason: str, *, count: int = 0, **options: Unpack[RunOptions]
-    ) -> None:
-        """Writes into the trail what a front door turned away before it was a run (P2). `count`: so
-        many at once, of which nothing else is known."""
+    async def refused(self, code: str, reason: str, **options: Unpack[RunOptions]) -> None:
+        """Writes into the trail what a front door turned away before it was a run (P2)."""
         request = make_request(code, options, self.settings)
         caller = options.get("caller") or NOBODY
-        await self._open().refused(request, reason, caller=caller, count=count)
+        await self._open().refused(request, reason, caller=caller)
 
     async def keep(
         self,

@@ -109,12 +109,11 @@ class Held:
     async def branch(self, sandbox_id: str) -> tuple[Held, Branch]:
         """A wall for a copy of this sandbox, and how the copy gets there."""
         if self.recorder is None or not self.recorder.on:
-            return await self._branch()
+            return await self._branch(Entry())
         recorder = self.recorder.of(sandbox_id)
         life = await recorder.entry("fork", self.request, parent=self.recorder.sandbox)
         try:
-            await life.written()
-            other, branch = await self._branch()
+            other, branch = await self._branch(life)
         except BaseException as error:
             await life.fail(error)
             raise
@@ -122,13 +121,14 @@ class Held:
             self.outlet.belongs(life)
         return dataclasses.replace(other, recorder=recorder, life=life), branch
 
-    async def _branch(self) -> tuple[Held, Branch]:
+    async def _branch(self, life: Entry) -> tuple[Held, Branch]:
         make = getattr(self.engine, "branch", None)
         if make is None or not self.engine.capabilities.branches:
             raise Unsupported(
                 f"the engine {self.engine.name!r} cannot branch a sandbox",
                 hint="the jail can",
             )
+        await life.written()
         branch: Branch = await make(self.conversation.wall, self.request.limits)
         if self.outlet:
             self.outlet.share()
@@ -138,6 +138,11 @@ class Held:
         if self.outlet:
             self.outlet.lives(self.engine, other.conversation)
         return other, branch
+
+    def check_packages(self, given: object) -> None:
+        """Whether it may have these; building them may still fail."""
+        mounting(self.engine, self.request)
+        self.packages.wanted(given)
 
     async def install(self, given: object) -> bool:
         """Mounts packages; whether there was anything to mount."""
@@ -186,16 +191,21 @@ class Held:
         if self.outlet:
             self.outlet.unwatch(entry.id)
 
-    async def set_network(self, asked: object) -> None:
-        """Other rules for a sandbox that was made with some."""
+    def check_network(self, asked: object) -> Outlet:
+        """Whether it may have these rules; only one that was made with some may have others."""
         if self.outlet is None:
             raise Unsupported(
                 "network: this sandbox was made without one", hint="make it with network=Allow(…)"
             )
+        self.outlet.check(asked)
+        return self.outlet
+
+    async def set_network(self, asked: object) -> None:
+        outlet = self.check_network(asked)
         # Rules can be taken back whether or not the sandbox can reach its gateway.
         with contextlib.suppress(NetworkUnavailable):
             await self.connected()
-        await self.outlet.change(asked, self.engine, self.conversation)
+        await outlet.change(asked, self.engine, self.conversation)
 
     async def release(self) -> None:
         if self.outlet:

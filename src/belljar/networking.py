@@ -218,18 +218,23 @@ class Outlet:
             except BelljarError:
                 continue  # and the next run says why
 
-    async def change(self, asked: object, engine: Engine, talk: Conversation) -> None:
-        """Other rules, from now on; what they do not allow is cut."""
+    def check(self, asked: object) -> Rules:
+        """These rules as it may have them; NetworkRefused if it may not."""
         from belljar.policy.network import check_inspected, check_network
 
         found = check_network(asked, self._settings)
         check_inspected(found, self._secrets)
+        if not self._trusts_others and not all(rule.inspect for rule in found):
+            raise NetworkRefused(
+                "network: a sandbox made without inspect=False trusts the gateway alone",
+                hint="make it with such a rule",
+            )
+        return found
+
+    async def change(self, asked: object, engine: Engine, talk: Conversation) -> None:
+        """Other rules, from now on; what they do not allow is cut."""
+        found = self.check(asked)
         async with self._turn:
-            if not self._trusts_others and not all(rule.inspect for rule in found):
-                raise NetworkRefused(
-                    "network: a sandbox made without inspect=False trusts the gateway alone",
-                    hint="make it with such a rule",
-                )
             try:
                 await self.lease.change(found)
             except NetworkUnavailable:

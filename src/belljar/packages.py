@@ -53,12 +53,15 @@ class Packages:
         """Where they are inside, for `sys.path`."""
         return [f"{PLACE}/{number}" for number, _ in enumerate(self._sets, start=1)]
 
+    def wanted(self, given: object) -> Sequence[str]:
+        """Those of them that are not there. PackageRefused if the operator does not allow one."""
+        there = {**(layers.provided(self._environment, self._settings) or {}), **self.versions}
+        return check_packages(given, self._settings, provided=there)
+
     async def add(self, given: object) -> Mount | None:
         """What to mount so that these packages are there; None if they are already. PackageRefused
         if the operator does not allow them, EnvironmentUnavailable if they cannot be built."""
-        there = {**(layers.provided(self._environment, self._settings) or {}), **self.versions}
-        texts = check_packages(given, self._settings, provided=there)
-        if not texts:
+        if not (texts := self.wanted(given)):
             return None
         lease = await self._lease(texts)
         if not lease.layer.packages:

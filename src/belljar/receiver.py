@@ -48,6 +48,13 @@ class Receiver:
         """What the caller's `on_output` or `on_usage` raised."""
         self.on_output: OnOutput | None = None
         self.on_usage: OnUsage | None = None
+        self.wall_tells = False
+        """What the run uses: the agent's word is then no second one. Behind a kernel of its own the
+        agent sees other figures, and one run has one."""
+        self.heard = Usage()
+        """The most that the agent said."""
+        self.told_ms = 0.0
+        """The most that `on_usage` was told: the result is never less."""
         self._limits = limits
         self._streams = {"stdout": bytearray(), "stderr": bytearray()}
         self._tails = {"stdout": bytearray(), "stderr": bytearray()}
@@ -71,7 +78,10 @@ class Receiver:
         elif kind == protocol.DATA:
             self._content(payload)
         elif kind == protocol.USED:
-            self.used(_usage(protocol.unpack(payload)))
+            usage = _usage(protocol.unpack(payload))
+            self.heard = _more(self.heard, usage)
+            if not self.wall_tells:
+                self.used(usage)
         elif kind == protocol.END:
             self._ended(protocol.unpack(payload))
 
@@ -100,6 +110,7 @@ class Receiver:
 
     def used(self, usage: Usage) -> None:
         if self.on_usage:
+            self.told_ms = max(self.told_ms, usage.cpu_ms)
             self._tell(self.on_usage, usage)
 
     def _tell(self, callback: Callable[..., None], *what: object) -> None:
@@ -176,6 +187,14 @@ def _usage(told: Mapping[str, Any]) -> Usage:
         cpu_ms=_small(told.get("cpu_ms"), 1 << 50) or 0,
         peak_memory_bytes=_small(watched.get("peak_memory_bytes"), 1 << 50) or 0,
         peak_processes=_small(watched.get("peak_processes"), 1 << 22) or 0,
+    )
+
+
+def _more(one: Usage, other: Usage) -> Usage:
+    return Usage(
+        cpu_ms=max(one.cpu_ms, other.cpu_ms),
+        peak_memory_bytes=max(one.peak_memory_bytes, other.peak_memory_bytes),
+        peak_processes=max(one.peak_processes, other.peak_processes),
     )
 
 

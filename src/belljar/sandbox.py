@@ -101,14 +101,17 @@ class Sandbox(Hearing):
         if self._ready.done() and (broken := self._ready.exception()):
             raise broken
         receiver.close()
+        # What the agent said last is no less than what it said before.
+        told_ms = max(outcome.usage.cpu_ms, receiver.heard.cpu_ms)
         if seen := self.wall.look():
             told = outcome.usage
             outcome.usage = seen.usage
             if not seen.usage.peak_processes:  # the wall sees what they cost, but not how many
                 outcome.usage = replace(seen.usage, peak_processes=told.peak_processes)
-            if not seen.usage.cpu_ms:  # a wall that can tell of the memory alone
-                outcome.usage = replace(outcome.usage, cpu_ms=told.cpu_ms)
+            if seen.usage.cpu_ms:
+                told_ms = seen.usage.cpu_ms  # else it is a wall that can tell of the memory alone
             outcome.out_of_memory = outcome.out_of_memory or seen.out_of_memory
+        outcome.usage = replace(outcome.usage, cpu_ms=max(told_ms, receiver.told_ms))
         return outcome
 
     async def _tick(self, receiver: Receiver) -> None:
@@ -117,8 +120,10 @@ class Sandbox(Hearing):
         seen = self.wall.look()
         if seen is None:
             receiver.used(Usage())
+        receiver.wall_tells = seen is not None
         while seen:
-            receiver.used(seen.usage)
+            inside = seen.usage.peak_processes or receiver.heard.peak_processes
+            receiver.used(replace(seen.usage, peak_processes=inside))
             await asyncio.sleep(TICK_S)
             seen = self.wall.look()
 

@@ -123,15 +123,12 @@ class Service:
         """Why the trail cannot be written now, so that nothing would run; empty if it can."""
         return self._recorders.trouble()
 
-    async def refused(
-        self, request: Request, reason: str, *, caller: Caller, count: int = 0
-    ) -> None:
-        """Writes down what a front door turned away before it came here (P2); `count`: so many."""
+    async def refused(self, request: Request, reason: str, *, caller: Caller) -> None:
+        """Writes down what a front door turned away before it came here (P2)."""
         if self.settings.trail and not self.closed:
             recorder = await self._recorders.get(caller)
-            action = "refusals" if count else "run"
-            entry = await recorder.entry(action, request, refused=True)
-            await entry.close("refused", error=reason, count=count)
+            entry = await recorder.entry("run", request, refused=True)
+            await entry.close("refused", error=reason)
 
     async def _pipeline(
         self,
@@ -237,7 +234,6 @@ class Service:
         recorder = await self._recorders.get(caller, sandbox=sandbox_id)
         life = await recorder.entry("sandbox", request, paths=[*map(str, paths)][:100] or None)
         try:
-            await life.written()
             held = await self._keep(request, paths, life, caller)
         except BaseException as error:
             await life.fail(error)
@@ -271,6 +267,7 @@ class Service:
         sets = await self._packages(request, environment, engine, caller)
         outlet = None
         try:
+            await life.written()
             if request.network:
                 outlet = await self._network.open(request, life)
                 order = outlet.order(order, engine)
@@ -390,6 +387,7 @@ class Service:
         added: Packages | None = None,
         outlet: Outlet | None = None,
     ) -> tuple[Outcome, Mapping[str, str]]:
+        entry.begin()
         await self._slots.acquire()
         try:
             order = execution.with_packages(order, added.path) if added else order

@@ -229,3 +229,16 @@ def test_a_start_that_ended_early_is_tried_again(
     again = [record for record in caplog.records if "started again" in record.message]
     assert len(again) == (min(failures, 2) if why == ENDED else 0)
     assert not list((tmp_path / "home").rglob("config.json"))
+
+
+def test_l7_one_run_has_one_figure_from_start_to_end(tmp_path: Path) -> None:
+    """Inside, time is counted by gVisor's own clock, also while the host lets others run: what is
+    told meanwhile is the host's figure, as the result is, with or without a warm sandbox."""
+    busy = "import time\nwhile time.process_time() < 0.6: pass"
+    with belljar.Belljar(belljar.Settings(engine="gvisor", pool_size=0, home=tmp_path)) as jar:
+        for _ in range(3):
+            seen: list[belljar.Usage] = []
+            result = jar.run(busy, on_usage=seen.append)
+            told = [usage.cpu_ms for usage in seen]
+            assert result.status == "ok"
+            assert told == sorted(told) and told[-1] <= result.usage.cpu_ms

@@ -16,10 +16,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from belljar.server import refusals, running
-from belljar.server.gate import Visit
-from belljar.server.server import Server
-from belljar.server.settings import ServerSettings
 from belljar.testing.served import Served, served
 from belljar.trail.trail import Trail
 
@@ -89,33 +85,6 @@ def test_f2_a_thousand_at_a_queue_of_a_hundred() -> None:
             assert told == {r.body["execution_id"] for r in replies if r.status == 200}
             assert trail.verify().sound
         assert server.execute("print(1)").status == 200
-
-
-def test_p2_a_crowd_of_refusals_is_counted_in_the_trail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first of a minute one by one, the others as their number: together they are all."""
-    monkeypatch.setattr(refusals, "MOST_A_MINUTE", 3)
-    url = f"sqlite:///{tmp_path}/trail.db"
-
-    async def play() -> None:
-        server = Server(ServerSettings(trail=url, sandboxes={"home": str(tmp_path)}))
-        crowd = Visit(request_id="1", tenant=server.tenant("crowd"))
-        other = Visit(request_id="2", tenant=server.tenant("other"))
-        for _ in range(10):
-            await running.refused(server, crowd, "x", {}, "queue_full")
-        await running.refused(server, other, "x", {}, "quota_exceeded")
-        assert server.refusals.left() == []  # the minute is not over
-        await server.stop()
-
-    asyncio.run(play())
-    with Trail(url) as trail:
-        lines = trail.recent(tenant="crowd")
-        assert len(trail.recent(tenant="other")) == 1
-        assert len(trail.recent(most_bytes=1)) == 1
-    assert {line.status for line in lines} == {"refused"}
-    assert [line.attempt["action"] for line in lines] == ["refusals", "run", "run", "run"]
-    assert [(line.end or {}).get("count", 1) for line in lines] == [7, 1, 1, 1]
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,7 @@ from belljar.errors import TrailError
 from belljar.model import Caller, OutputFile, Request, Result
 from belljar.network import Egress
 from belljar.settings import Settings
-from belljar.trail import records
-from belljar.trail import writer as writing
+from belljar.trail import crowd, records
 from belljar.trail.entry import Recorder
 from belljar.trail.trail import Trail, open_writer
 from belljar.trail.writer import Writer
@@ -324,7 +323,7 @@ def test_p2_a_refusal_is_short_whatever_was_asked(url: str) -> None:
 def test_p2_long_lines_of_one_tenant_are_cut_when_its_minute_is_full(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing.time, "monotonic", lambda: 1000.0)
+    monkeypatch.setattr(crowd.time, "monotonic", lambda: 1000.0)
     settings = Settings(trail=url)
     request = Request(code="x", files=names(900), inputs=names(900))
 
@@ -342,7 +341,7 @@ def test_p2_long_lines_of_one_tenant_are_cut_when_its_minute_is_full(
             sizes[tenant] = sum(len(json.dumps(one)) for one in attempts)
             assert any("cut" in one for one in attempts) == (tenant == "greedy")
         assert all("cut" not in one.attempt for one in trail.recent(tenant="modest"))
-    assert sizes["greedy"] < 2 * writing.TENANT_BYTES_A_MINUTE
+    assert sizes["greedy"] < 2 * crowd.TENANT_BYTES_A_MINUTE
 
 
 def test_p2_readers_beside_the_writer_cost_it_no_line(tmp_path: Path) -> None:

@@ -141,6 +141,7 @@ def verify(
     """Walk along the whole trail: is every line what was written, and where it was written?
 
     Ends with status 1 if not, and names the lines that are not; those that follow are checked, too.
+    SQLite's file is checked as well: an index that is damaged hides lines from those who search.
     Prints the head, to be noted down where nobody who can write the trail can reach it.
     """
     if file is not None:
@@ -162,6 +163,7 @@ def verify(
             "problems": [problem._asdict() for problem in verdict.problems],
             "more_problems": verdict.more,
             "after": verdict.after,
+            "file_problems": list(verdict.file),
         }
         print(dumps(told, indent=2))
     else:
@@ -184,9 +186,9 @@ def export(
     import sys
 
     from belljar.cli.say import say
-    from belljar.trail.chain import exported
+    from belljar.trail.chain import MOST_PROBLEMS, exported, is_legible, shown
 
-    last = None
+    last, damaged = None, 0
     with _open(trail) as found:
         stream = sys.stdout
         if output is not None:
@@ -195,13 +197,17 @@ def export(
         try:
             for last in found.lines(after=after):
                 stream.write(exported(last) + "\n")
+                if not is_legible(last):
+                    damaged += 1
+                    if damaged <= MOST_PROBLEMS:
+                        say(f"line {shown(last.seq)} is damaged: its number and base64 are printed")
             stream.flush()
         finally:
             if output is not None:
                 stream.close()
-    if last:
+    if last and is_legible(last):
         say(f"the head is {last.seq}:{last.hash}")
-    return 0
+    return BROKEN if damaged else 0
 
 
 @app.command()
@@ -286,16 +292,16 @@ def _draw(entries: list[Recorded]) -> None:
     table.add_column("ms", justify="right", no_wrap=True)
     for entry in entries:
         attempt, end = entry.attempt, entry.end or {}
-        what = f"{attempt['action']} {attempt.get('language') or ''}"
+        what = f"{attempt.get('action', 'damaged')} {attempt.get('language') or ''}"
         table.add_row(
-            str(attempt["time"])[:19].replace("T", " "),
-            str(attempt["id"])[:12],
+            _safe(str(attempt.get("time"))[:19].replace("T", " ")),
+            _safe(str(attempt.get("id"))[:12]),
             _safe(attempt.get("tenant")),
             _safe(attempt.get("door")),
             _safe(what),
             _safe(end.get("engine") or ""),
             _coloured(entry),
-            f"{end['duration_ms']:.1f}" if "duration_ms" in end else "",
+            f"{end['duration_ms']:.1f}" if isinstance(end.get("duration_ms"), float) else "",
         )
     console.print(table)
 
@@ -310,17 +316,22 @@ def _tell_egress(tried: list[dict[str, Any]], *, json: bool) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     for one in tried:
-        count = f" ({one['count']} times)" if one.get("count", 1) > 1 else ""
+        count = f" ({_safe(one['count'])} times)" if one.get("count", 1) != 1 else ""
         what = f"{one.get('method', '')} {one.get('host', '')}:{one.get('port', '')}"
-        how = one.get("why") or (
-            f"{one.get('http_status', '')} {one.get('address', '')}, "
-            f"{one.get('bytes_sent', 0)} bytes sent, {one.get('bytes_received', 0)} received"
+        how = (
+            one.get("damaged")
+            or one.get("why")
+            or (
+                f"{one.get('http_status', '')} {one.get('address', '')}, "
+                f"{one.get('bytes_sent', 0)} bytes sent, {one.get('bytes_received', 0)} received"
+            )
         )
-        colour = {"allowed": "green", "blocked": "red"}.get(one["status"], "yellow")
+        status = str(one.get("status"))
+        colour = {"allowed": "green", "blocked": "red"}.get(status, "yellow")
         console.print(
-            f"{str(one['time'])[:19].replace('T', ' ')}  {str(one['id'])[:12]}"
-            f"  {_safe(one.get('tenant'))}  [{colour}]{_safe(one['status'])}[/]{count}"
-            f"  {_safe((what + one.get('path', '')).strip())}: {_safe(how.strip())}"
+            f"{_safe(str(one['time'])[:19].replace('T', ' '))}  {_safe(str(one['id'])[:12])}"
+            f"  {_safe(one.get('tenant'))}  [{colour}]{_safe(status)}[/]{count}"
+            f"  {_safe((what + str(one.get('path', ''))).strip())}: {_safe(str(how).strip())}"
         )
 
 
@@ -379,7 +390,10 @@ def _tell(verdict: Verdict) -> None:
         if verdict.open:
             console.print(f"  {len(verdict.open)} attempts have no end yet")
         console.print(f"  head: {verdict.head}")
-    else:
+        return
+    for trouble in verdict.file:
+        console.print(f"[red]✗[/] the database file: {escape(trouble)}")
+    if verdict.problems:
         for problem in verdict.problems:
             console.print(f"[red]✗[/] {escape(problem.what)}")
         if verdict.more:
@@ -387,4 +401,9 @@ def _tell(verdict: Verdict) -> None:
         console.print(
             f"  {verdict.lines} lines before the first problem are what was written, "
             f"and {verdict.after} after it"
+        )
+    else:
+        console.print(
+            f"  {verdict.lines} lines are what was written, but searching may miss some; "
+            "belljar trail export reads them all"
         )

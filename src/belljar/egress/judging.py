@@ -121,4 +121,5 @@ def _unfit(rules: Sequence[Allow], host: str, method: str | None, path: str | No
     paths = sorted({one for rule in rules for one in rule.paths})
     parts = [f"methods {', '.join(methods[:20])}"] if methods else []
     parts += [f"paths {', '.join(one[:100] for one in paths[:10])}"] if paths else []
-    return f"{method} {(path or '')[:80]} at {host} is not allowed, only {' and '.join(parts)}"
+    what = method if path is None else f"{method} of this path"  # it is told beside this
+    return f"{what} at {host} is not allowed, only {' and '.join(parts)}"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from belljar.errors import SandboxEnded, SandboxLost
+from belljar.errors import InvalidRequest, SandboxEnded, SandboxLost
 from belljar.holding import Held
 from belljar.kept import events, telling
 from belljar.kept.run import Run
-from belljar.model import Result
+from belljar.model import Request, Result
 from belljar.trail.entry import Entry
 
 
@@ -19,6 +19,8 @@ class Interpreter:
     def __init__(self) -> None:
         self.runs = 0
         """How many there were."""
+        self.used_before_ms = 0.0
+        """CPU time up to the latest run's start, also that of programs beside the runs."""
         self.now: Run | None = None
         """The one that is under way."""
         self.checkpoints: tuple[int, ...] = ()
@@ -38,24 +40,31 @@ class Interpreter:
 
     # -- runs ------------------------------------------------------------------------------------
 
-    def begin(
+    def checked(
         self,
         held: Held,
         code: str,
         timeout_s: float | None,
         stdin: str | bytes,
-        on_event: Callable[[events.Event], None] | None,
-        entry: Entry,
         *,
         max_runs: int,
-    ) -> Run:
-        """To be followed by `done`, whatever comes of it."""
+    ) -> Request:
+        """One run as it may be; whatever can be refused is, before it is written down."""
         if self.runs >= max_runs:
             raise SandboxEnded(
                 f"this sandbox has done its {max_runs} runs",
                 hint="make a new one, or allow more with max_runs",
             )
-        request = held.check(code, timeout_s, stdin)
+        return held.check(code, timeout_s, stdin)
+
+    def begin(
+        self,
+        held: Held,
+        request: Request,
+        on_event: Callable[[events.Event], None] | None,
+        entry: Entry,
+    ) -> Run:
+        """To be followed by `done`, whatever comes of it."""
         self.runs += 1
         started = Run(
             held.conversation,
@@ -66,8 +75,11 @@ class Interpreter:
         )
         held.begins(entry)
         started.on_event = on_event
+        wall = held.conversation.wall
+        if seen := wall.look():
+            self.used_before_ms += seen.usage.cpu_ms
+        wall.settle()  # before the question is on its way: the code may be faster than we are
         started.start(request.code, stdin=request.stdin)
-        held.conversation.wall.settle()  # in the time that the question takes to get there
         self.now = started
         return started
 
@@ -90,8 +102,15 @@ class Interpreter:
 
     # -- going back ------------------------------------------------------------------------------
 
-    async def rollback(self, held: Held, run_id: int) -> None:
+    def check_rollback(self, held: Held, run_id: int) -> None:
         held.check_copies()
+        if run_id not in self.checkpoints:
+            raise InvalidRequest(
+                f"rollback: there is no checkpoint before run {str(run_id)[:40]}",
+                hint="checkpoints() lists the runs that can be undone",
+            )
+
+    async def rollback(self, held: Held, run_id: int) -> None:
         told = await held.ask("rollback", run=run_id, next_run=self.runs + 1)
         self._lost = ""
         known = told.get("checkpoints")

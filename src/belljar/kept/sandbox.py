@@ -67,6 +67,7 @@ class Sandbox:
         """The most time of a run and its extensions, below the operator's maximum; a server's word
         for one tenant, to be set before it is opened."""
         self._held: Held | None = None
+        self._used_ms: float | None = None
         self._family: Family | None = None
         self._turn = asyncio.Lock()
         self._interpreter = Interpreter()
@@ -147,6 +148,13 @@ class Sandbox:
         seen = self._held.conversation.wall.look() if self._held else None
         return seen.usage.cpu_ms if seen else None
 
+    def all_cpu_ms(self) -> float | None:
+        """The same since it was made; of one that has ended up to its end."""
+        if self._used_ms is not None:
+            return self._used_ms
+        used_ms = self.cpu_ms()
+        return None if used_ms is None else self._interpreter.used_before_ms + used_ms
+
     # -- runs ------------------------------------------------------------------------------------
 
     async def run(
@@ -160,7 +168,7 @@ class Sandbox:
         """Runs `code` after everything that ran before."""
         attempt = await self._entry("run", code=code, timeout_s=timeout_s, stdin=stdin)
         try:
-            async with attempt as entry, self._taking_turns():
+            async with attempt.judged() as entry, self._taking_turns():
                 held, started = await self._begin(code, timeout_s, stdin, on_event, entry)
                 try:
                     return await held.told(entry, await started.result())
@@ -174,7 +182,7 @@ class Sandbox:
     ) -> AsyncGenerator[events.Event, None]:
         """As `run`, but yields what happens while it happens; the last event has the result."""
         attempt = await self._entry("run", code=code, timeout_s=timeout_s, stdin=stdin)
-        async with attempt as entry, self._taking_turns():
+        async with attempt.judged() as entry, self._taking_turns():
             held, started = await self._begin(code, timeout_s, stdin, None, entry)
             try:
                 async for event in started.happening():
@@ -194,12 +202,13 @@ class Sandbox:
         on_event: Callable[[events.Event], None] | None,
         entry: Entry,
     ) -> tuple[Held, Run]:
-        await self._usable().connected()
+        held = self._usable()
+        most = self._options.max_runs
+        request = self._interpreter.checked(held, code, timeout_s, stdin, max_runs=most)
+        await entry.written()
+        await held.connected()
         held = self._usable()  # it may have ended meanwhile
-        started = self._interpreter.begin(
-            held, code, timeout_s, stdin, on_event, entry, max_runs=self._options.max_runs
-        )
-        return held, started
+        return held, self._interpreter.begin(held, request, on_event, entry)
 
     def interrupt(self) -> None:
         """KeyboardInterrupt in the run that is under way; the state stays."""
@@ -252,9 +261,10 @@ class Sandbox:
         """Starts a program and returns at once. `terminal`: it gets one, for interactive ones."""
         entry = await self._entry("command", argv=program)
         try:
-            await entry.written()
             argv = command(program, shell=shell)
-            await self._usable(state=False).connected()
+            held = self._usable(state=False)
+            await entry.written()
+            await held.connected()
             held = self._usable(state=False)  # it may have ended meanwhile
             held.begins(entry)
             try:
@@ -284,8 +294,11 @@ class Sandbox:
     async def install(self, *packages: str) -> dict[str, str]:
         """Makes packages importable from the next run on, also after `rollback` and in branches
         that are made from now on. Returns the versions of all that were installed here."""
-        async with await self._entry("install", install=packages), self._taking_turns():
+        attempt = await self._entry("install", install=packages)
+        async with attempt.judged() as entry, self._taking_turns():
             held = self._usable(state=False)
+            held.check_packages(packages)
+            await entry.written()
             before = held.packages.path
             if await held.install(packages):
                 new = [folder for folder in held.packages.path if folder not in before]
@@ -303,8 +316,12 @@ class Sandbox:
     async def set_network(self, network: Allow | str | Sequence[Allow | str] | None) -> None:
         """Other rules from now on, also for what runs; connections that they do not allow are cut.
         For a sandbox that was made with `network`; branches share their parent's."""
-        async with await self._entry("network", network=network):
-            await self._usable(state=False).set_network(network)
+        attempt = await self._entry("network", network=network)
+        async with attempt.judged() as entry:
+            held = self._usable(state=False)
+            held.check_network(network)
+            await entry.written()
+            await held.set_network(network)
 
     # -- going back, branching -------------------------------------------------------------------
 
@@ -315,13 +332,20 @@ class Sandbox:
 
     async def rollback(self, run_id: int) -> None:
         """Variables and files are again what they were before that run."""
-        async with await self._entry("rollback", before_run=run_id), self._taking_turns():
-            await self._interpreter.rollback(self._usable(state=False), run_id)
+        attempt = await self._entry("rollback", before_run=run_id)
+        async with attempt.judged() as entry, self._taking_turns():
+            held = self._usable(state=False)
+            self._interpreter.check_rollback(held, run_id)
+            await entry.written()
+            await self._interpreter.rollback(held, run_id)
 
     async def restart(self) -> None:
         """A new interpreter: variables and checkpoints are gone, files stay."""
-        async with await self._entry("restart"), self._taking_turns():
-            await self._interpreter.restart(self._usable(state=False))
+        attempt = await self._entry("restart")
+        async with attempt.judged() as entry, self._taking_turns():
+            held = self._usable(state=False)
+            await entry.written()
+            await self._interpreter.restart(held)
 
     async def fork(self, count: int = 1, *, at: int | None = None) -> list[Sandbox]:
         """Independent sandboxes with the same variables and files, as they are now or were before
@@ -371,11 +395,13 @@ class Sandbox:
         assert self._held is not None and self._family is not None
         if self.before_end:
             self.before_end()
+        self._used_ms = used_ms = self.all_cpu_ms()
         if self._interpreter.now:
             self._interpreter.now.cancel()
         await self._family.leave()
+        used = {} if used_ms is None else {"cpu_ms": round(used_ms, 3)}
         with contextlib.suppress(TrailError):  # it is gone; the trail will call it lost
-            await self._held.life.close("closed", reason=self.ended)
+            await self._held.life.close("closed", reason=self.ended, **used)
         if self._own_jar and self._jar:
             await self._jar.close()
         if self.on_end:

@@ -51,14 +51,13 @@ async def once(
         warnings = result.warnings
         if result.state_kept and not await _collected(box, given, found):
             warnings = (*warnings, f"the search for files stopped after {COLLECT_S:g} s")
-        usage = _with_the_rest(result.usage, box.cpu_ms())
     finally:
         await box.close()
     # There is nothing to go back to, and no state that could be asked for.
     return dataclasses.replace(
         result,
         files=tuple(found),
-        usage=usage,
+        usage=_with_the_rest(result.usage, box.all_cpu_ms()),
         warnings=warnings,
         run_id=None,
         state_kept=None,
@@ -66,7 +65,8 @@ async def once(
 
 
 def _with_the_rest(usage: Usage, cpu_ms: float | None) -> Usage:
-    """What the code left running used until now, too; where the wall can tell."""
+    """What the code left running used until the end, too, as the trail says of the sandbox; where
+    the wall can tell."""
     return usage if cpu_ms is None else dataclasses.replace(usage, cpu_ms=max(usage.cpu_ms, cpu_ms))
 
 

@@ -146,11 +146,7 @@ async def refused(
     options: Mapping[str, Any],
     reason: str,
 ) -> None:
-    """Every attempt is in the trail, those too that never came to run (P2); a crowd of them as its
-    number."""
-    assert visit.tenant is not None
-    if not server.refusals.admit(visit.tenant.name, reason):
-        return
+    """Every attempt is in the trail, those too that never came to run (P2)."""
     try:
         await server.jar.refused(code, reason, **options, caller=caller(visit))
     except BelljarError as error:

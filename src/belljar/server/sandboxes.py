@@ -71,7 +71,6 @@ class Owned:
         self._turn = asyncio.Lock()
         self._waiting = 0
         self._counted_ms = 0.0
-        self._counted_runs = 0
         self._began: float | None = None
         """When the run under way did, if only the agent could tell what it uses."""
         self._told_ms = 0.0
@@ -117,13 +116,11 @@ class Owned:
     def count_cpu(self) -> float:
         """Adds what was used since it was last counted to the tenant's account: programs in the
         background use some, too. Returns it in milliseconds."""
-        now_ms = self.box.cpu_ms()
+        now_ms = self.box.all_cpu_ms()
         if now_ms is None:
             return 0.0
-        if self.box.runs != self._counted_runs:  # the wall counts each run from its start
-            self._counted_runs, self._counted_ms = self.box.runs, 0.0
         new_ms = max(0.0, now_ms - self._counted_ms)
-        self._counted_ms = now_ms
+        self._counted_ms = max(now_ms, self._counted_ms)
         self.tenant.used(new_ms)
         return new_ms
 
@@ -272,7 +269,7 @@ class Book:
                 )
                 undo.callback(release)
                 releases.append(release)
-            tenant.start()
+            tenant.start(count)  # each is a sandbox like any other
             async with server.admission.place(tenant):
                 boxes = await owned.box.fork(count, at=at)
             undo.pop_all()

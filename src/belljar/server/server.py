@@ -14,7 +14,6 @@ import structlog
 from belljar import threads
 from belljar.core import Belljar
 from belljar.errors import BelljarError, InvalidRequest
-from belljar.model import Caller
 from belljar.server import budget
 from belljar.server.admission import Admission
 from belljar.server.datasets import Datasets
@@ -23,7 +22,6 @@ from belljar.server.gate import Visit
 from belljar.server.keys import Keyring
 from belljar.server.metrics import Metrics
 from belljar.server.parsers import Parsers
-from belljar.server.refusals import Refusals
 from belljar.server.sandboxes import Book
 from belljar.server.settings import ServerSettings
 from belljar.server.signin import SignIn
@@ -77,7 +75,6 @@ class Server:
         self.metrics = Metrics()
         self.surveys = Surveys(settings.jar)
         self.jar.on_egress = self.metrics.tried
-        self.refusals = Refusals()
         self.ready = False
         self.draining = False
         self.failed = False
@@ -133,7 +130,6 @@ class Server:
         self.jar.stop_building()
         await self._end("sandboxes", self.book.close)
         await self._end("work in the background", self._settle)
-        await self._end("refusals", functools.partial(self._count_refusals, all_=True))
         await self._end("trail and pools", self.jar.close)
         await self._end("parsers", self.parsers.close)
         await self._end("CPU seconds", self._save)
@@ -168,7 +164,6 @@ class Server:
                 log.warning("drained", killed=self.admission.running)
                 self.admission.close()
                 await self._end("sandboxes", self.book.close)
-                await self._end("refusals", functools.partial(self._count_refusals, all_=True))
                 await self._end("trail and pools", self.jar.close)
                 return
             await asyncio.sleep(0.02)
@@ -227,7 +222,6 @@ class Server:
     async def _refresh(self) -> None:
         while True:
             await asyncio.sleep(REFRESH_S)
-            await self._count_refusals()
             self._look_at_trail()
             try:
                 async with self._accounts:
@@ -254,15 +248,6 @@ class Server:
         for end, visit in list(self.waiting.items()):
             if not visit.still_valid():
                 end(ApiError("unauthenticated", "the key was removed: what it asked for was ended"))
-
-    async def _count_refusals(self, *, all_: bool = False) -> None:
-        """Into the trail, with their number: those that got no line of their own."""
-        for tenant, reason, count in self.refusals.left(all_=all_):
-            try:
-                caller = Caller(tenant=tenant, door="http")
-                await self.jar.refused("", reason, count=count, caller=caller)
-            except BelljarError as error:
-                log.error("not in the trail", tenant=tenant, count=count, error=str(error))
 
     def _reload(self) -> tuple[list[Any], dict[str, Quotas], tuple[int, dict[str, float]]]:
         day = _today()

@@ -142,8 +142,8 @@ class Tenant:
         """The most time of one run, by the operator's maxima and its own."""
         return min(maxima.timeout_s, self.quotas.maxima.get("timeout_s", maxima.timeout_s))
 
-    def start(self) -> None:
-        """Counts a run, or refuses it."""
+    def start(self, number: int = 1) -> None:
+        """Counts a run, or so many, or refuses them."""
         now = time.time()
         if self.out_of_cpu(now):
             raise OutOfCpu(self.quotas.cpu_s_per_day, now)
@@ -151,15 +151,17 @@ class Tenant:
         while starts and starts[0] <= now - MINUTE_S:
             starts.popleft()
         most = self.quotas.runs_per_minute
-        if most and len(starts) >= most:
+        if most and len(starts) + number > most:
             raise ApiError(
                 "quota_exceeded",
                 f"{most} runs per minute are this key's quota",
-                hint="wait as long as Retry-After says",
-                retry_after_s=max(1, math.ceil(starts[0] + MINUTE_S - now)),
+                hint="wait as long as Retry-After says"
+                if number <= most
+                else f"{number} at once are more than that: ask for fewer",
+                retry_after_s=max(1, math.ceil(_free_at(starts, most - number) + MINUTE_S - now)),
             )
-        starts.append(now)
-        self.runs += 1
+        starts.extend([now] * number)
+        self.runs += number
 
     def out_of_cpu(self, now: float | None = None) -> bool:
         most = self.quotas.cpu_s_per_day
@@ -196,6 +198,11 @@ class Tenant:
     def runs_last_minute(self) -> int:
         since = time.time() - MINUTE_S
         return sum(start > since for start in self._starts)
+
+
+def _free_at(starts: deque[float], left: int) -> float:
+    """When the start was after whose minute no more than `left` are in it."""
+    return starts[max(0, len(starts) - 1 - max(0, left))] if starts else time.time()
 
 
 def _whole(name: str, value: float) -> float:

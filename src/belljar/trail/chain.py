@@ -7,6 +7,7 @@ noted down elsewhere shows it (`head`).
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,7 +19,10 @@ MOST_PROBLEMS = 100
 
 
 class Line(NamedTuple):
-    """As it is stored. `body` is what counts; the others are there to be searched by."""
+    """As it is stored. `body` is what counts; the others are there to be searched by.
+
+    Of a damaged database any of them may be anything that a column can hold: bytes, a text that is
+    not ASCII, a number that is not whole."""
 
     seq: int
     kind: str
@@ -75,10 +79,13 @@ class Verdict:
     """Problems beyond those."""
     after: int = 0
     """Lines behind the first problem that are what was written."""
+    file: tuple[str, ...] = ()
+    """What the database finds wrong with its own file: what is searched for goes by its indexes,
+    which no line's hash covers."""
 
     @property
     def sound(self) -> bool:
-        return not self.problems
+        return not self.problems and not self.file
 
     @property
     def problem(self) -> str:
@@ -146,6 +153,9 @@ class _Walk:
             self._more += 1
 
     def step(self, item: Line) -> None:
+        if type(item.seq) is not int:
+            self.note(None, f"a line has {shown(item.seq)} for its number")
+            return
         if self._last and item.seq <= self._last.seq:
             self.note(item.seq, f"line {item.seq} is out of place")
             return
@@ -179,7 +189,7 @@ class _Walk:
             )
             return None
         if item.seq == self._last.seq + 1:
-            return self._last.hash if _is_hash(self._last.hash) else None
+            return self._last.hash if is_hash(self._last.hash) else None
         missing = range(self._last.seq + 1, item.seq)
         told = (
             f"lines {missing[0]} to {missing[-1]} are" if missing[1:] else f"line {missing[0]} is"
@@ -260,10 +270,12 @@ class _Walk:
 
 def _read(item: Line, previous: str | None) -> dict[str, Any]:
     """What it says. `previous`: None if its place in the chain cannot be checked."""
+    if not all(isinstance(value, str) for value in item[1:]):
+        raise _Broken(f"line {item.seq} is not a line: it is not text")
     try:
         body = item.body.encode("ascii")
         chained_here = previous is None or chained(previous, item.body) == item.hash
-        if not _is_hash(item.hash) or not chained_here:
+        if not is_hash(item.hash) or not chained_here:
             raise _Broken(f"line {item.seq} is not what was written, or not what stood here")
         content = json.loads(body)
         if not isinstance(content, dict) or content.get("seq") != item.seq:
@@ -275,15 +287,15 @@ def _read(item: Line, previous: str | None) -> dict[str, Any]:
     return content
 
 
-def _is_hash(text: str) -> bool:
-    return len(text) == 64 and set(text) <= set("0123456789abcdef")
+def is_hash(text: object) -> bool:
+    return isinstance(text, str) and len(text) == 64 and set(text) <= set("0123456789abcdef")
 
 
 def _wanted(head: str) -> tuple[int | None, str] | None:
     if not head:
         return None
     seq, colon, hash_ = head.strip().lower().rpartition(":")
-    if not _is_hash(hash_) or (colon and not (seq.isascii() and seq.isdecimal() and len(seq) < 20)):
+    if not is_hash(hash_) or (colon and not (seq.isascii() and seq.isdecimal() and len(seq) < 20)):
         raise _Broken("the head that was given is none: it is a hash, or a line's number:hash")
     return (int(seq) if colon else None), hash_
 
@@ -291,9 +303,37 @@ def _wanted(head: str) -> tuple[int | None, str] | None:
 # -- exports ---------------------------------------------------------------------------------------
 
 
+def is_legible(item: Line) -> bool:
+    """Whether it can be told as it is stored; not whether that is what was written."""
+    try:
+        body = item.body
+        content = json.loads(body.encode("ascii"))
+        return (
+            is_hash(item.hash)
+            and "\n" not in body
+            and isinstance(content, dict)
+            and content.get("seq") == item.seq
+        )
+    except (AttributeError, ValueError, RecursionError):
+        return False
+
+
 def exported(item: Line) -> str:
-    """One line of JSON, in which the body stands as it was hashed."""
-    return f'{{"hash":"{item.hash}","line":{item.body}}}'
+    """One line of JSON, in which the body stands as it was hashed; one that is not legible has its
+    number and what is stored in its place, and the hash of nothing."""
+    if is_legible(item):
+        return f'{{"hash":"{item.hash}","line":{item.body}}}'
+    body: object = item.body
+    stored = body if isinstance(body, bytes) else str(body).encode("utf-8", "surrogateescape")
+    seq = item.seq if type(item.seq) is int else 0
+    told = {"damaged": base64.b64encode(stored).decode(), "seq": seq}
+    return f'{{"hash":"{GENESIS}","line":{canonical(told)}}}'
+
+
+def shown(value: object) -> str:
+    """What a damaged column holds, as text."""
+    data = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
+    return data.decode("ascii", "backslashreplace")[:100]
 
 
 def read_export(rows: Iterable[str]) -> Iterator[Line]:

@@ -6,9 +6,10 @@ No database here: without a trail this is all that is loaded of it, and it does 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -32,9 +33,15 @@ Said = Content | Callable[[], Content]
 class Book(Protocol):
     """What takes lines down; see `writer`."""
 
-    def put(self, kind: str, entry: Entry, said: Said) -> Awaitable[None]:
+    def put(
+        self, kind: str, entry: Entry, said: Said, *, asked: Said | None = None
+    ) -> Awaitable[None]:
         """Durable when the awaited thing returns; TrailError when it could not be written. It is
-        written also if nobody waits: whoever calls this may be cancelled from here on."""
+        written also if nobody waits: whoever calls this may be cancelled from here on. `asked`:
+        of an end, the attempt that is still to be written."""
+
+    def counted(self, entry: Entry, ended: Content) -> bool:
+        """Whether an attempt that ended before it began is told by its number alone."""
 
     def trouble(self) -> str:
         """Why nothing can be written now; empty if it can."""
@@ -50,7 +57,8 @@ class CallbackFailed(Exception):
 
 
 class Entry:
-    """`async with` it: what leaves the block with an exception has ended so.
+    """`async with` it: what leaves the block with an exception has ended so. Nothing may run before
+    `written` has returned; what is refused before that is written at once, attempt and end.
 
     Without a book it is never written. Nothing is awaited between the moment it is over and the
     moment its end is on its way: a caller who is cancelled leaves no attempt open."""
@@ -60,9 +68,12 @@ class Entry:
         book: Book | None = None,
         said: Said | None = None,
         *,
+        large: bool = False,
+        action: str = "",
         tenant: str = "",
         sandbox: str = "",
     ) -> None:
+        """`large`: what it says is made on another thread."""
         self.id = os.urandom(16).hex()
         self.seq = 0
         """Which line the attempt became; the book's to set."""
@@ -70,17 +81,32 @@ class Entry:
         """A line of it was made on another thread; the book's, to keep their order."""
         self.usage: Usage | None = None
         """What was used so far, should it end without a result."""
+        self.action = action
         self.tenant = tenant
         self._sandbox = sandbox
         self._book = book
         self._over = book is None
-        self._attempt = book.put("attempt", self, said or {}) if book else None
+        self._large = large
+        self._asked: Said | None = None if book is None else said or {}
+        """Until it is on its way."""
+        self._attempt: Awaitable[None] | None = None
+
+    def begin(self) -> None:
+        """Its attempt is on its way into the trail: whatever could be refused cheaply was not."""
+        if self._book is not None and (asked := self._made()) is not None:
+            self._attempt = self._book.put("attempt", self, asked)
 
     async def written(self) -> None:
         """Nothing may run before this has returned."""
+        self.begin()
         if self._attempt is not None:
             attempt, self._attempt = self._attempt, None
             await attempt
+
+    def _made(self) -> Said | None:
+        """What its attempt says, once."""
+        asked, self._asked = self._asked, None
+        return asked if asked is None or isinstance(asked, dict) or self._large else asked()
 
     @property
     def over(self) -> bool:
@@ -93,6 +119,7 @@ class Entry:
             return None
         from belljar.trail import records
 
+        self.begin()
         more = {"tenant": self.tenant, "sandbox": self._sandbox, "run": run}
         return self._book.put("egress", self, records.tried(egress, **more))
 
@@ -136,12 +163,27 @@ class Entry:
         has both."""
         ending = self._put_last(said)
         await self.written()
-        await ending
+        if ending is not None:
+            await ending
 
-    def _put_last(self, said: Said) -> Awaitable[None]:
+    def _put_last(self, said: Said) -> Awaitable[None] | None:
         assert self._book is not None
         self._over = True
-        return self._book.put("end", self, said)
+        if self._asked is not None and isinstance(said, dict) and self._book.counted(self, said):
+            self._asked = None
+            return None
+        return self._book.put("end", self, said, asked=self._made())
+
+    @contextlib.asynccontextmanager
+    async def judged(self) -> AsyncIterator[Entry]:
+        """As `async with` the entry itself, but whoever is in the block calls `written`, once
+        nothing can be refused cheaply any more."""
+        try:
+            yield self
+        except BaseException as error:
+            await self.fail(error)
+            raise
+        await self.close()
 
     async def __aenter__(self) -> Entry:
         try:
@@ -185,8 +227,8 @@ class Recorder:
     async def entry(
         self, action: str, request: Request, *, refused: bool = False, **more: Any
     ) -> Entry:
-        """An attempt that is on its way into the trail; see `Entry.written`. `refused`: it will not
-        run, and its line is a short one: turning somebody away must not cost more than asking."""
+        """An attempt, for the trail; see `Entry.written`. `refused`: it will not run, and its line
+        is a short one: turning somebody away must not cost more than asking."""
         if self._book is None:
             return Entry(tenant=self._caller.tenant)
         from belljar.trail import records
@@ -200,10 +242,11 @@ class Recorder:
                 return records.cut(told)
             return records.asked(action, request, self._caller, most_text=most_text, **more)
 
-        large = records.size(request, hashed=not refused) > INLINE_BYTES
         return Entry(
             self._book,
-            content if large else content(),
+            content,
+            large=records.size(request, hashed=not refused) > INLINE_BYTES,
+            action=action,
             tenant=records.text(self._caller.tenant) or "",
             sandbox=self.sandbox,
         )

@@ -19,6 +19,7 @@ class Refused(NamedTuple):
     """Attempts without a line of their own."""
 
     tenant: str
+    what: str
     why: str
     number: int
 
@@ -26,38 +27,48 @@ class Refused(NamedTuple):
 class Owed:
     def __init__(self) -> None:
         self.doubtful: set[str] = set()
-        """Attempts whose callers were told that they, or their ends, are not in the trail."""
+        """Attempts that may be in the trail although their callers were told that they, or their
+        ends, are not. No more than were under way when the trouble began, and one transaction."""
         self.late: list[Item] = []
         """What was tried over the network; nothing came of it, since it could not be written."""
         self._left_out = 0
-        self._refused: Counter[tuple[str, str]] = Counter()
+        self._refused: Counter[tuple[str, str, str]] = Counter()
 
     def __bool__(self) -> bool:
         return bool(self.doubtful or self.late or any(self._refused.values()))
 
-    def failed(self, batch: Iterable[Item]) -> None:
-        """A transaction with these was not made."""
+    def failed(self, batch: Iterable[Item], *, tried: bool) -> None:
+        """A transaction with these was not made. `tried`: those that begin something were in it."""
         for item in batch:
             if item.kind == "egress":
                 if len(self.late) < MOST_LATE:
                     self.late.append(item)
                 else:
-                    self._left_out += 1
+                    count = item.content.get("count")
+                    self._left_out += count if type(count) is int else 1
                 continue
-            self.doubtful.add(item.entry.id)
+            if item.entry.seq or (tried and item.kind == "attempt"):
+                self.doubtful.add(item.entry.id)
             self.turned_away(item)
 
     def turned_away(self, item: Item) -> None:
         """It has no line, nor has its attempt: nothing ran."""
-        if item.entry.seq:
+        entry = item.entry
+        if entry.seq:
             return
         if item.kind == "attempt":
-            self._refused[item.entry.tenant, UNWRITTEN] += 1
+            self.count(entry.tenant, entry.action, UNWRITTEN, 1)
         elif item.kind == "end" and item.content.get("status") == "refused":
             # Refused for another reason, and perhaps many at once.
             why, count = str(item.content.get("error") or UNWRITTEN), item.content.get("count")
-            self._refused[item.entry.tenant, UNWRITTEN] -= 1
-            self._refused[item.entry.tenant, why] += count if type(count) is int else 1
+            if not item.begins:  # its attempt was counted
+                self.count(entry.tenant, entry.action, UNWRITTEN, -1)
+            self.count(entry.tenant, entry.action, why, count if type(count) is int else 1)
+        elif item.begins:
+            self.count(entry.tenant, entry.action, UNWRITTEN, 1)
+
+    def count(self, tenant: str, what: str, why: str, number: int) -> None:
+        self._refused[tenant, what, why] += number
 
     def refused(self) -> list[Refused]:
         return [Refused(*who, count) for who, count in self._refused.items() if count > 0]

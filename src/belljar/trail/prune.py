@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
 
+from belljar.errors import TrailError
 from belljar.trail import chain, records
 from belljar.trail.tables import lines, under_way
 
@@ -37,6 +38,11 @@ def prune(connection: sa.Connection, *, before: str, by: str) -> tuple[int, bool
         return 0, False
     after = connection.execute(sa.select(lines.c.hash).where(lines.c.seq == cut - 1)).scalar_one()
     newest = connection.execute(sa.select(lines.c.hash).where(lines.c.seq == last)).scalar_one()
+    if not (chain.is_hash(after) and chain.is_hash(newest)):
+        raise TrailError(
+            f"the trail cannot be pruned at line {cut}: it is damaged there",
+            hint="belljar trail verify",
+        )
     told = {
         "kind": "pruned",
         "time": records.now(),

@@ -29,7 +29,9 @@ NAMES_BYTES = 32 * 1024
 SHORT_BYTES = 1024
 """A line that is no longer is never cut."""
 _SMALL_BYTES = 100
-_KEPT = frozenset({"kind", "id", "time", "tenant", "status", "attempt", "owner", "action"})
+_KEPT = frozenset(
+    {"kind", "id", "time", "tenant", "status", "attempt", "owner", "action", "host", "method"}
+)
 
 _LIMITS = tuple(item.name for item in fields(Limits))
 _encode = json.JSONEncoder(

@@ -8,7 +8,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from belljar.trail.chain import Head
+from belljar.errors import TrailError
+from belljar.trail.chain import Head, is_hash
 from belljar.trail.tables import lines, under_way
 
 
@@ -58,4 +59,9 @@ class Statements:
 
     def last(self, connection: sa.Connection) -> Head | None:
         row = self._last.one(connection)
+        if row and not is_hash(row[1]):
+            raise TrailError(
+                f"the newest line of the trail, {row[0]}, is damaged, and none can follow it",
+                hint="belljar trail verify",
+            )
         return Head(*row) if row else None

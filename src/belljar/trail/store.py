@@ -28,6 +28,8 @@ WRITE = "belljar_write"
 BUSY_S = 15.0
 """How long another process may hold the database before a write fails."""
 CONNECT_S = 10
+MOST_TOLD = 20
+"""Problems of a file."""
 RESERVE_BYTES = 64 << 20
 """Of the disk, or a twentieth of a small one: reserved for the ends of what is under way."""
 _OPENING = 0x42656C6C  # keys of PostgreSQL's advisory locks
@@ -96,6 +98,17 @@ class Store:
     def owners_folder(self) -> Path:
         assert self.file is not None
         return _beside(self.file, "-owners")
+
+    def problems(self, connection: sa.Connection) -> tuple[str, ...]:
+        """What SQLite finds wrong with its file, indexes above all."""
+        if not self.file:
+            return ()
+        try:
+            rows = connection.exec_driver_sql(f"PRAGMA integrity_check({MOST_TOLD})").scalars()
+            found = [line for row in rows for line in str(row).splitlines()]
+        except exc.SQLAlchemyError as error:
+            found = [str(getattr(error, "orig", None) or error)]
+        return tuple(line[:300] for line in found if line != "ok")[:MOST_TOLD]
 
     def revision(self) -> str | None:
         """The newest migration that the database has; None if it has none."""
@@ -195,6 +208,8 @@ def _sqlite(file: Path, *, full: bool) -> sa.Engine:
     @sa.event.listens_for(engine, "connect")
     def connected(connection: Any, _: object) -> None:
         connection.isolation_level = None  # transactions begin where we say
+        # A damaged byte must not keep anybody from what stands behind it.
+        connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
         # WAL and NORMAL: a commit survives the end of any process, not the loss of power.
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute(f"PRAGMA synchronous={'FULL' if full else 'NORMAL'}")

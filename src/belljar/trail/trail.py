@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -46,7 +48,7 @@ class Recorded:
 
     @property
     def status(self) -> str:
-        return str(self.end["status"]) if self.end else "open"
+        return str(self.end.get("status", "")) if self.end else "open"
 
     def to_dict(self) -> dict[str, Any]:
         return {"status": self.status, "attempt": self.attempt or None, "end": self.end}
@@ -99,7 +101,7 @@ class Trail:
             ends, sa.and_(ends.c.id == attempts.c.id, ends.c.kind.in_(("end", "lost")))
         )
         query = (
-            sa.select(attempts.c.body, ends.c.body.label("end"))
+            sa.select(*_columns(attempts), *_columns(ends, "end_"))
             .select_from(joined)
             .where(attempts.c.kind == "attempt")
             .order_by(attempts.c.seq.desc())
@@ -118,9 +120,9 @@ class Trail:
         with self._reading() as connection:
             found, size = [], 0
             for row in connection.execution_options(yield_per=_FEW).execute(query):
-                end = json.loads(row.end) if row.end else None
-                found.append(Recorded(attempt=json.loads(row.body), end=end))
-                size += len(row.body) + len(row.end or "")
+                end = None if row.end_seq is None else _content(row, "end_")
+                found.append(Recorded(attempt=_content(row), end=end))
+                size += len(row.body) + len(row.end_body or "")
                 if most_bytes is not None and size >= most_bytes:
                     break
             return found
@@ -131,7 +133,7 @@ class Trail:
         if not wanted or not set(wanted) <= set("0123456789abcdef") or len(wanted) > 64:
             return None
         query = (
-            sa.select(lines.c.id, lines.c.kind, lines.c.body)
+            sa.select(*_columns(lines))
             .where(lines.c.id >= wanted, lines.c.id < wanted + "g")
             .where(lines.c.kind.in_(("attempt", "end", "lost")))
             .limit(3)
@@ -140,7 +142,7 @@ class Trail:
             rows = connection.execute(query).all()
         if len({row.id for row in rows}) != 1:
             return None
-        bodies = {row.kind: json.loads(row.body) for row in rows}
+        bodies = {row.kind: _content(row) for row in rows}
         attempt = bodies.get("attempt", {})
         if tenant is not None and attempt.get("tenant") != records.text(tenant):
             return None
@@ -159,7 +161,7 @@ class Trail:
         """What was tried to be reached (N1), the newest first. `id_`: of one attempt, by its whole
         execution id, or of a kept sandbox by that of its own attempt."""
         query = (
-            sa.select(lines.c.body)
+            sa.select(*_columns(lines))
             .where(lines.c.kind == EGRESS)
             .order_by(lines.c.seq.desc())
             .limit(limit)
@@ -175,21 +177,38 @@ class Trail:
         if before_seq is not None:
             query = query.where(lines.c.seq < before_seq)
         with self._reading() as connection:
-            return [json.loads(body) for body in connection.scalars(query)]
+            return [_content(row) for row in connection.execute(query)]
 
     def lines(self, *, after: int = 0) -> Iterator[chain.Line]:
         """All of them, oldest first, as they are stored."""
-        columns = [lines.c[name] for name in chain.Line._fields]
-        query = sa.select(*columns).order_by(lines.c.seq).limit(_AT_ONCE)
+        query = sa.select(*_columns(lines)).order_by(lines.c.seq).limit(_AT_ONCE)
         while True:
             # Each piece a transaction of its own: a long one would keep SQLite's log growing.
             with self._reading() as connection:
-                rows = connection.execute(query.where(lines.c.seq > after)).all()
+                try:
+                    rows: Sequence[Any] = connection.execute(query.where(lines.c.seq > after)).all()
+                except exc.DatabaseError:
+                    rows = self._one_by_one(connection, after)
             for row in rows:
                 yield chain.Line(*row)
             if len(rows) < _AT_ONCE:
                 return
-            after = rows[-1].seq
+            after = rows[-1][0]
+
+    def _one_by_one(self, connection: sa.Connection, after: int) -> list[chain.Line]:
+        """A page of the file is damaged: their numbers are in an index, too, and what cannot be
+        read is a line that says nothing."""
+        found = []
+        numbers = sa.select(lines.c.seq).where(lines.c.seq > after).order_by(lines.c.seq)
+        for seq in connection.scalars(numbers.limit(_AT_ONCE)).all():
+            try:
+                row = connection.execute(
+                    sa.select(*_columns(lines)).where(lines.c.seq == seq)
+                ).one()
+                found.append(chain.Line(*row))
+            except (exc.DatabaseError, exc.NoResultFound):
+                found.append(chain.Line(seq, "", "", "", "", "", "", ""))
+        return found
 
     def verify(self, *, head: str = "", allow_pruned: bool = False) -> chain.Verdict:
         """Reads the whole trail; see `chain.verify`."""
@@ -199,12 +218,16 @@ class Trail:
                 self.lines(), head=head, anchor=anchor, allow_pruned=allow_pruned
             )
             if verdict.sound or self._anchor() == anchor:  # else it was pruned meanwhile
-                return verdict
+                with self._reading() as connection:
+                    return dataclasses.replace(verdict, file=self._store.problems(connection))
 
     def _anchor(self) -> tuple[int, str] | None:
         query = sa.select(lines.c.body).where(lines.c.kind == "pruned")
         with self._reading() as connection:
-            return chain.anchor_of(connection.scalars(query))
+            try:
+                return chain.anchor_of(connection.scalars(query))
+            except exc.DatabaseError:  # a damaged page: those that can be read
+                return chain.anchor_of(line.body for line in self.lines() if line.kind == "pruned")
 
     def prune(self, *, before: str, by: str) -> int:
         """Takes out what is older than that time; how many lines that were."""
@@ -216,11 +239,40 @@ class Trail:
             removed += count
         return removed
 
-    def _reading(self, *, write: bool = False) -> sa.Connection:
+    @contextlib.contextmanager
+    def _reading(self, *, write: bool = False) -> Iterator[sa.Connection]:
         try:
-            return self._store.engine.connect().execution_options(**{WRITE: write})
+            with self._store.engine.connect().execution_options(**{WRITE: write}) as connection:
+                yield connection
         except exc.SQLAlchemyError as error:
             raise _translated(self._store, error) from error
+
+
+def _columns(table: Any, prefix: str = "") -> list[sa.ColumnElement[Any]]:
+    return [table.c[name].label(prefix + name) for name in chain.Line._fields]
+
+
+def _content(row: Any, prefix: str = "") -> dict[str, Any]:
+    """What a line says; of a damaged one what can be said of it."""
+    stored = chain.Line(*(getattr(row, prefix + name) for name in chain.Line._fields))
+    try:
+        content = json.loads(stored.body, parse_constant=_no_number)
+        if isinstance(content, dict) and all(
+            isinstance(content.get(name), kind) for name, kind in _EVERY.items()
+        ):
+            return content
+    except (TypeError, ValueError, RecursionError):
+        pass
+    known = {name: chain.shown(getattr(stored, name)) for name in chain.Line._fields[1:6]}
+    seq = stored.seq if type(stored.seq) is int else 0
+    return {**known, "seq": seq, "damaged": "this line is not what was written: see trail verify"}
+
+
+_EVERY: dict[str, type] = {"seq": int, "kind": str, "id": str, "time": str}
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(name)
 
 
 def _translated(store: Store, error: exc.SQLAlchemyError) -> TrailError:

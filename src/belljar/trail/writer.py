@@ -13,7 +13,6 @@ import queue
 import threading
 import time
 import weakref
-from collections import Counter
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ import sqlalchemy as sa
 
 from belljar.errors import TrailError
 from belljar.trail import chain, prune, records
+from belljar.trail.crowd import COUNTED_S, Crowd
 from belljar.trail.entry import Content, Entry, Said
 from belljar.trail.owed import Owed
 from belljar.trail.owners import Owner
@@ -36,8 +36,6 @@ RETRY_S = 1.0
 """How often a trail that could not be written is tried again, with what it is owed."""
 LOOK_S = 0.2
 """How often the disk is looked at, and whether we are taken for dead."""
-TENANT_BYTES_A_MINUTE = 4 << 20
-"""Of one tenant's lines; after that its long ones are cut to small fields and a hash."""
 _RETAIN_EVERY_S = 3600.0
 
 
@@ -48,6 +46,10 @@ class Item:
     loop: asyncio.AbstractEventLoop
     done: asyncio.Future[None]
     said: Said
+    asked: Said | None = None
+    """Of an end: its attempt, which has no line yet."""
+    others: list[Item] = field(default_factory=list)
+    """Those that its line tells of, too."""
     time: str = field(default_factory=records.now)
 
     @property
@@ -55,16 +57,25 @@ class Item:
         assert isinstance(self.said, dict)
         return self.said
 
+    @property
+    def begins(self) -> bool:
+        """It is, or brings, an attempt: nothing of it has run."""
+        return self.kind == "attempt" or self.asked is not None
+
     def make(self) -> None:
-        """What the line says, if that is still to be made. It must be written in any case: the end
-        of an attempt above all."""
-        said = self.said
+        """What the lines say, if that is still to be made. They must be written in any case: the
+        end of an attempt above all."""
+        if self.asked is not None:
+            self.asked = self._made("attempt", self.asked)
+        self.said = self._made(self.kind, self.said)
+
+    def _made(self, kind: str, said: Said) -> Content:
         if not isinstance(said, dict):
             try:
                 said = said()
             except Exception as error:
                 said = records.ended("failed", error=type(error).__name__)
-        self.said = {**said, "kind": self.kind, "id": self.entry.id, "time": self.time}
+        return {**said, "kind": kind, "id": self.entry.id, "time": self.time}
 
 
 class Writer:
@@ -76,12 +87,15 @@ class Writer:
         self._keep_days = keep_days
         self._retain_at = time.monotonic()
         self._pid = os.getpid()
-        self._gathered: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._gathered: queue.SimpleQueue[Item | str | None] = queue.SimpleQueue()
+        """A text: there is something to look at."""
         self._slow: ThreadPoolExecutor | None = None
         """One thread, which makes long lines in their order."""
         self._owed = Owed()
-        self._spending = _Spending()
+        self._crowd = Crowd(lambda: self._gathered.put("counted"))
         self._trouble = ""
+        self._down = False
+        """The last transaction failed."""
         self._short = ""
         """Why nothing new may be begun."""
         self._look_at = 0.0
@@ -102,16 +116,22 @@ class Writer:
 
     # -- for the loop ------------------------------------------------------------------------------
 
-    def put(self, kind: str, entry: Entry, said: Said) -> Awaitable[None]:
+    def counted(self, entry: Entry, ended: Content) -> bool:
+        closed = self._closed or self._pid != os.getpid()
+        return not closed and self._crowd.counted(entry, ended)
+
+    def put(
+        self, kind: str, entry: Entry, said: Said, *, asked: Said | None = None
+    ) -> Awaitable[None]:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         if self._closed or self._pid != os.getpid():
             why = "it is closed" if self._closed else "it belongs to the process before the fork"
-            done.set_exception(_failed(why, ran=kind != "attempt"))
+            done.set_exception(_failed(why, ran=kind != "attempt" and asked is None))
             done.exception()  # seen, also if nobody waits
             return done
-        item = Item(kind, entry, loop, done, said)
-        if entry.slow or not isinstance(said, dict):
+        item = Item(kind, entry, loop, done, said, asked)
+        if entry.slow or not isinstance(said, dict) or not isinstance(asked, dict | None):
             entry.slow = True  # what follows must not overtake it
             if self._slow is None:
                 self._slow = ThreadPoolExecutor(1, thread_name_prefix="belljar-trail-hash")
@@ -147,13 +167,17 @@ class Writer:
         more = True
         while more:
             batch, more = self._gather()
+            batch = self._crowd.sift(batch, all_=not more)
+            for kind, count in self._crowd.refused(all_=not more):
+                self._owed.count(*kind, count)
             try:
                 refused = self._write(batch)
             except Exception as error:
                 self._disconnect()  # the next batch finds out whether the database is back
                 self._trouble, self._look_at = _words(error), 0.0
-                self._owed.failed(batch)
-                _wake(batch, {item: _failed(error, ran=item.kind != "attempt") for item in batch})
+                self._owed.failed(batch, tried=not self._down)
+                self._down = True
+                _wake(batch, {item: _failed(error, ran=not item.begins) for item in batch})
             else:
                 _wake(batch, refused)
             if more and self._keep_days and time.monotonic() > self._retain_at:
@@ -165,7 +189,7 @@ class Writer:
         """Waits for one line and takes whatever else is there; False with the last ones. None at
         all if the trail is to be tried again."""
         batch: list[Item] = []
-        patience_s = RETRY_S if self._trouble or self._owed else None
+        patience_s = RETRY_S if self._trouble or self._owed or self._crowd else None
         while not batch or (len(batch) < MOST_LINES and not self._gathered.empty()):
             try:
                 item = self._gathered.get(timeout=patience_s)
@@ -173,7 +197,10 @@ class Writer:
                 break
             if item is None:
                 return batch, False
-            batch.append(item)
+            if isinstance(item, str):
+                patience_s = COUNTED_S
+            else:
+                batch.append(item)
         return batch, True
 
     def _write(self, batch: list[Item]) -> dict[Item, TrailError]:
@@ -183,22 +210,33 @@ class Writer:
         short = self._short
         refused: dict[Item, TrailError] = {}
         if short:
-            refused = {i: _failed(short, ran=False) for i in batch if i.kind == "attempt"}
+            refused = {i: _failed(short, ran=False) for i in batch if i.begins}
             batch = [item for item in batch if item not in refused]
+        if self._down:
+            # First what is owed, and the ends of what ran. While that fails nothing new is handed
+            # to the database, so of nothing new it is in doubt whether it got there.
+            ends = [item for item in batch if not item.begins]
+            if ends or not short:
+                refused |= self._commit(ends)
+                self._down = False
+            batch = [item for item in batch if item.begins]
         if batch or (self._owed and not short):
-            try:
-                late, page = self._transact(batch, careful=False)
-            except _Stale:
-                late, page = self._transact(batch, careful=True)
-            self._owed.paid()
-            refused |= late
-            for item in batch:
-                if item.kind == "attempt":
-                    item.entry.seq = page.seqs[item.entry.id]
+            refused |= self._commit(batch)
         for item in refused:
             self._owed.turned_away(item)
         self._trouble = short
         return refused
+
+    def _commit(self, batch: list[Item]) -> dict[Item, TrailError]:
+        try:
+            late, page = self._transact(batch, careful=False)
+        except _Stale:
+            late, page = self._transact(batch, careful=True)
+        self._owed.paid()
+        for item in batch:
+            if item.kind == "attempt":
+                item.entry.seq = page.seqs[item.entry.id]
+        return late
 
     def _look_around(self) -> None:
         """At what the kernel knows; not for every transaction."""
@@ -214,7 +252,7 @@ class Writer:
         connection = self._connected()
         with connection.begin():
             self._store.take_turn(connection)
-            page = _Page(connection, self._statements, self._owner.id, self._spending)
+            page = _Page(connection, self._statements, self._owner.id, self._crowd)
             if self._owed:
                 page.settle(self._owed)
             refused = page.add(batch, careful=careful)
@@ -228,7 +266,7 @@ class Writer:
         connection = self._connected()
         with connection.begin():
             self._store.take_turn(connection)
-            page = _Page(connection, self._statements, self._owner.id, self._spending)
+            page = _Page(connection, self._statements, self._owner.id, self._crowd)
             page.settle(self._owed)
             mine = sa.select(under_way.c.id).where(under_way.c.owner == self._owner.id)
             page.lose(connection.scalars(mine).all(), kind="end", status="closed")
@@ -253,7 +291,7 @@ class Writer:
         connection = self._connected()
         with connection.begin():
             self._store.take_turn(connection)
-            page = _Page(connection, self._statements, self._owner.id, self._spending)
+            page = _Page(connection, self._statements, self._owner.id, self._crowd)
             if self._statements.last(connection) is None:
                 page.append(_beginning())
             owners = connection.scalars(sa.select(under_way.c.owner).distinct()).all()
@@ -316,12 +354,12 @@ class _Page:
     """The lines of one transaction, in order, and what they change in the list of open attempts."""
 
     def __init__(
-        self, connection: sa.Connection, statements: Statements, owner: str, spending: _Spending
+        self, connection: sa.Connection, statements: Statements, owner: str, crowd: Crowd
     ) -> None:
         self._connection = connection
         self._statements = statements
         self._owner = owner
-        self._spending = spending
+        self._crowd = crowd
         self._head = statements.last(connection) or chain.Head(0, records.GENESIS)
         self._lines: list[chain.Line] = []
         self._opened: dict[str, int] = {}
@@ -336,7 +374,11 @@ class _Page:
         still = self._open_of([item.entry.id for item in batch]) if careful else {}
         for item in batch:
             id_, tenant = item.entry.id, item.entry.tenant
-            if item.kind == "attempt":
+            if item.asked is not None:
+                assert isinstance(item.asked, dict)
+                seq = self.append({**item.asked, "owner": self._owner}, tenant, whole=item.content)
+                self.append({**item.content, "attempt": seq}, tenant)
+            elif item.kind == "attempt":
                 seq = self.append({**item.content, "owner": self._owner}, tenant)
                 self._opened[id_] = self.seqs[id_] = seq
             elif id_ in self._opened:
@@ -359,9 +401,11 @@ class _Page:
         for item, content in owed.late_contents():
             if item.entry.seq:
                 self.append({**content, "attempt": item.entry.seq}, item.entry.tenant)
-        for tenant, why, count in owed.refused():
+        for tenant, what, why, count in owed.refused():
             told = {"id": os.urandom(16).hex(), "time": records.now()}
             asked = {"kind": "attempt", "action": "refusals", "tenant": tenant}
+            if what:
+                asked["refused"] = what
             seq = self.append({**told, **asked, "owner": self._owner})
             ended = records.ended("refused", error=why, count=count)
             self.append({**told, "kind": "end", **ended, "attempt": seq})
@@ -386,9 +430,13 @@ class _Page:
             if self._statements.close.many(self._connection, gone) != len(gone):
                 raise _Stale
 
-    def append(self, content: Content, tenant: str = "") -> int:
+    def append(
+        self, content: Content, tenant: str | None = None, *, whole: Content | None = None
+    ) -> int:
+        """`tenant`: whose account it is on. `whole`: the end of an attempt that is refused."""
         item = chain.line(self._head.seq + 1, self._head.hash, content)
-        if tenant and not self._spending.allows(tenant, len(item.body)):
+        free = content["kind"] == "egress" or (whole or content).get("status") == "refused"
+        if tenant is not None and not self._crowd.allows(tenant, len(item.body), free=free):
             item = chain.line(item.seq, self._head.hash, records.cut(content))
         self._lines.append(item)
         self._head = chain.Head(item.seq, item.hash)
@@ -427,33 +475,12 @@ def _failed(why: object, *, ran: bool) -> TrailError:
     )
 
 
-class _Spending:
-    """What the lines of each tenant have taken in this minute."""
-
-    def __init__(self) -> None:
-        self._minute = 0
-        self._bytes: Counter[str] = Counter()
-
-    def allows(self, tenant: str, size: int) -> bool:
-        """Counts it; False: only what is short may be written."""
-        minute = int(time.monotonic() // 60)
-        if minute != self._minute:
-            self._minute = minute
-            self._bytes.clear()
-        self._bytes[tenant] += min(size, records.SHORT_BYTES)
-        if size <= records.SHORT_BYTES:
-            return True
-        if self._bytes[tenant] + size > TENANT_BYTES_A_MINUTE:
-            return False
-        self._bytes[tenant] += size - records.SHORT_BYTES
-        return True
-
-
 def _wake(batch: Iterable[Item], errors: Mapping[Item, TrailError]) -> None:
     """One call into each loop, however many wait there."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Item, TrailError | None]]] = {}
     for item in batch:
-        by_loop.setdefault(item.loop, []).append((item, errors.get(item)))
+        for one in (item, *item.others):
+            by_loop.setdefault(one.loop, []).append((one, errors.get(item)))
     for loop, woken in by_loop.items():
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(_set, woken)

@@ -177,8 +177,11 @@ class TenantHost:
             return [_kept(one) for one in made]
 
     async def rollback(self, asked: Asked, kept: Kept, run_id: int) -> None:
+        visit, owned = visit_of(self._request(asked)), _owned(kept)
         with _refusals():
-            await finished(self._server, _owned(kept), lambda: kept.box.rollback(run_id))
+            async with noted(self._server, visit, owned, ""):
+                self._tenant.start()
+                await finished(self._server, owned, lambda: kept.box.rollback(run_id))
 
     async def end(self, kept: Kept) -> None:
         if not kept.box.ended:

@@ -245,7 +245,9 @@ async def checkpoints(sandbox_id: str, request: Request) -> Response:
 )
 async def rollback(sandbox_id: str, asked: RollbackRequest, request: Request) -> Response:
     server, owned = owned_by(request, sandbox_id)
-    await finished(server, owned, lambda: owned.box.rollback(asked.run_id))
+    async with noted(server, visit_of(request), owned, ""):
+        owned.tenant.start()
+        await finished(server, owned, lambda: owned.box.rollback(asked.run_id))
     return reply(request, described(owned))
 
 
@@ -258,7 +260,9 @@ async def rollback(sandbox_id: str, asked: RollbackRequest, request: Request) ->
 )
 async def restart(sandbox_id: str, request: Request) -> Response:
     server, owned = owned_by(request, sandbox_id)
-    await finished(server, owned, owned.box.restart)
+    async with noted(server, visit_of(request), owned, ""):
+        owned.tenant.start()
+        await finished(server, owned, owned.box.restart)
     return reply(request, described(owned))
 
 
@@ -294,6 +298,8 @@ async def network(sandbox_id: str, asked: NetworkRequest, request: Request) -> R
         except NetworkRefused:
             await running.refused(server, visit, "", {"network": found}, "network_refused")
             raise
+        if found or not owned.box.network:  # what was allowed can always be taken back
+            owned.tenant.start()
         await asyncio.shield(owned.box.set_network(found))
     return reply(request, described(owned))
 
