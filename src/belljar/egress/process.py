@@ -81,16 +81,22 @@ class Process:
             heard = control.receive(self._talk)
         except BlockingIOError:
             return
+        except control.Incomplete as error:
+            self._say({"id": error.named["id"], "error": "it has no free descriptor"})
+            return
         except OSError:
             heard = None
         if heard is None:
             os._exit(0)
         order, descriptors = heard
         if order["do"] == "wire":
-            wire = socket.socket(fileno=descriptors[0])
-            if outlet := self._outlets.get(order["lease"]):
+            outlet = self._outlets.get(order["lease"])
+            wire = socket.socket(fileno=descriptors[0]) if descriptors else None
+            if outlet and wire:
                 wires.attach(outlet, wire)
-            else:
+            elif outlet:
+                wires.tell_lost(outlet)
+            elif wire:
                 wire.close()
             return
         task = self._loop.create_task(self._do(order))
@@ -152,8 +158,13 @@ class Process:
             self._blocked = True
             self._loop.add_writer(self._talk, self._send)
             return
-        except OSError:
-            os._exit(0)
+        except OSError as error:
+            if error.errno not in wires.SCARCE:
+                os._exit(0)
+            self._blocked = True  # a long message needs a descriptor
+            self._loop.remove_writer(self._talk)
+            self._loop.call_later(wires.WITHOUT_DESCRIPTORS_S, self._send)
+            return
         if self._blocked:
             self._loop.remove_writer(self._talk)
             self._blocked = False
