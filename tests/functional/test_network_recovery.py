@@ -214,6 +214,43 @@ def test_n1_what_a_run_had_under_way_is_in_the_trail_when_the_gateway_dies(
     assert "gateway was lost" in line["why"] and line["run"] == result.execution_id
 
 
+BEGIN = """
+import socket
+asked = socket.create_connection(("127.0.0.1", 3128))
+asked.sendall(HEAD)
+assert b" 100 " in asked.recv(1000)
+asked.sendall(b"what it knows")
+"""
+
+
+def test_n1_what_a_run_began_is_in_its_result_however_late_it_ends(
+    jar: belljar.Belljar, site: Site, trail_url: str
+) -> None:
+    """A host that has the request, and answers while another run is under way."""
+    with socket.create_server((site.address, 0)) as slow:
+        slow.settimeout(60)
+        port = slow.getsockname()[1]
+        head = (
+            f"POST http://{NAME}:{port}/steal HTTP/1.1\r\nHost: {NAME}:{port}\r\n"
+            "Content-Length: 13\r\nExpect: 100-continue\r\n\r\n"
+        ).encode()
+        with belljar.Sandbox(jar, engine="jail", network=f"{NAME}:{port}") as box:
+            first = box.run(f"HEAD = {head!r}{BEGIN}")
+            assert first.success, first.stderr
+            taken, _ = slow.accept()
+            with taken:
+                assert taken.recv(1)
+                assert not box.run("1").egress
+                taken.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+                last = box.run("print(asked.recv(1000)[:12])")
+            assert "200" in last.stdout and not last.egress
+        (told,) = first.egress
+        assert (told.verdict, told.method, told.path) == ("allowed", "POST", "/steal")
+        assert "still under way" in told.why
+    (line,) = tried(trail_url)
+    assert (line["status"], line["run"]) == ("allowed", first.execution_id)
+
+
 def test_n1_what_a_program_tried_is_in_its_result(
     jar: belljar.Belljar, site: Site, trail_url: str
 ) -> None:

@@ -1,10 +1,11 @@
 """Messages between the host and the gateway: JSON and descriptors on a SOCK_SEQPACKET socket.
 
     host → gateway   {do: start, …} + the host's pidfd and memory for what is under way, then
-                     {do: open | change | close | ping, id, lease} with what it needs, and
+                     {do: open | change | tell | close | ping, id, lease} with what it needs, and
                      {do: wire, lease} + the wire
     gateway → host   {ready} or {error}; {id}, {id, refused, hint} or {id, error};
-                     {lease, egress: […]}
+                     {id, under_way: [[slot, number, …]]};
+                     {lease, egress: […], slot: [slot, number]}
 
 What is too long for one message lies in a memory file that goes with it; which question it is, the
 message says. Secrets travel here and nowhere else.

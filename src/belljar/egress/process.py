@@ -14,6 +14,7 @@ import ssl
 import sys
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from belljar.errors import BelljarError
@@ -112,6 +113,8 @@ class Process:
                 self._open(order)
             elif order["do"] == "change":
                 self._outlets[order["lease"]].change(_rules(order))
+            elif order["do"] == "tell":
+                answer["under_way"] = outlet.ledger.under_way() if outlet else []
             elif outlet:
                 await outlet.close()
                 self._outlets.pop(order["lease"], None)
@@ -128,17 +131,21 @@ class Process:
         self._outlets[number] = Outlet(
             rules=_rules(order),
             limits=self._limits,
-            ledger=Ledger(
-                lambda told, sent: self._say({"lease": number, "egress": told}, sent),
-                self._under_way,
-                number,
-            ),
+            ledger=Ledger(partial(self._tell, number), self._under_way, number),
             keeper=Keeper([Held.of(one) for one in order["secrets"]]),
             operator=self._operator,
             trust=self._trust,
             certificate=self._contexts.for_name,
             settled=self._settled,
         )
+
+    def _tell(self, lease: int, told: list[dict[str, Any]], slot: int | None) -> None:
+        message: dict[str, Any] = {"lease": lease, "egress": told}
+        if slot is None:
+            self._say(message)
+        else:
+            message["slot"] = slot, self._under_way.number(slot)
+            self._say(message, partial(self._under_way.over, slot))
 
     def _say(self, message: dict[str, Any], sent: Callable[[], None] | None = None) -> None:
         """`sent` is called when the message is out of this process's hands."""
