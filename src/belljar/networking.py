@@ -122,6 +122,8 @@ class Outlet:
         self.rules = rules
         self.egress: list[Egress] = []
         """The first of them."""
+        self.remarks: tuple[str, ...] = ()
+        """What whoever runs something once should know."""
         self._trusts_others = not all(rule.inspect for rule in rules)
         """Its code was given the certificates of other authorities than the gateway's, too."""
         self._settings = settings
@@ -219,6 +221,8 @@ class Outlet:
 
     def _lost(self) -> None:
         """The gateway's process has ended: programs in a kept sandbox do not wait for a run."""
+        if not self._living:
+            self.remarks = ("the gateway was lost, and from then on this run had no network",)
         if self._living and not (self._reviving and not self._reviving.done()):
             self._reviving = asyncio.ensure_future(self._revive())
             self._reviving.add_done_callback(lambda done: done.cancelled() or done.exception())

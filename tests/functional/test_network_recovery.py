@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,25 @@ def test_n1_a_caller_that_leaves_while_the_network_comes_back_breaks_nothing(sit
             assert not site.heard
 
     asyncio.run(leave())
+
+
+def test_n1_a_single_run_is_told_that_it_lost_its_network(jar: belljar.Belljar, site: Site) -> None:
+    """Only kept sandboxes get it back."""
+    with socket.create_server((site.address, 0)) as silent:
+        silent.settimeout(60)
+        port = silent.getsockname()[1]
+        code = f"URLS = ['http://{NAME}:{port}/']{TRY}"
+        with ThreadPoolExecutor() as pool:
+            asked = pool.submit(jar.run, code, engine="jail", network=f"{NAME}:{port}")
+            taken, _ = silent.accept()
+            with taken:
+                os.kill(gateways(jar)[0], signal.SIGKILL)
+                result = asked.result(60)
+    assert "gateway was lost" in result.warnings[-1]
+    assert [one.verdict for one in result.egress] == ["failed"]
+    get = f"URLS = [{site.plain_url('/hello')!r}]{TRY}"
+    again = jar.run(get, engine="jail", network=site.rule())
+    assert (again.stdout, again.warnings) == ("200\n", ())
 
 
 def test_n1_a_run_does_not_wait_for_a_gateway_that_hangs(jar: belljar.Belljar, site: Site) -> None:

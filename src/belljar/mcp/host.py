@@ -11,7 +11,7 @@ from belljar.errors import BelljarError
 from belljar.kept.sandbox import Sandbox
 from belljar.mcp.once import once
 from belljar.model import Caller, Result
-from belljar.network import rules
+from belljar.network import Secret, rules
 from belljar.policy.network import useful
 from belljar.settings import Settings
 
@@ -51,6 +51,8 @@ class Kept:
 class Host(Protocol):
     settings: Settings
     terms: Terms
+    secrets: Mapping[str, Secret]
+    """The operator's, which pages are asked for with; runs have them in their options."""
 
     async def once(self, asked: Asked, code: str, options: Mapping[str, Any]) -> Result:
         """One run in a sandbox of its own."""
@@ -82,6 +84,7 @@ class LocalHost:
         self.terms = terms or Terms()
         self._jar = jar
         self._options = dict(options or {})
+        self.secrets = self._options.get("secrets") or {}
         """What the operator wants of every sandbox."""
         self._kept: set[Kept] = set()
 
