@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import math
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
@@ -37,6 +39,10 @@ MOST_TOLD = 100
 CLOSE_S = 15.0
 """Longer than a gateway that does not answer is waited for: when it is ended, what it had under way
 is still recorded."""
+
+_MOST_PAST = 256
+_DATED_S = 0.001
+"""To so much attempts are dated."""
 
 OnEgress = Callable[["Egress", str], None]
 """With every attempt, of whatever sandbox, and its tenant."""
@@ -83,6 +89,20 @@ class Network:
             await self._gateway.close()
 
 
+class _Span:
+    """A run, by the clock that attempts are dated with."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self.egress: list[Egress] = []
+        """The first of what began in it."""
+        self.ended_at = math.inf
+        self._began_at = time.time()
+
+    def has(self, at: float) -> bool:
+        return self._began_at <= at + _DATED_S and at <= self.ended_at
+
+
 class Outlet:
     """One sandbox's way out, on the sandbox's side (`egress.outlet` is the gateway's); branches of
     a kept sandbox share it."""
@@ -102,6 +122,8 @@ class Outlet:
         self.rules = rules
         self.egress: list[Egress] = []
         """The first of them."""
+        self.remarks: tuple[str, ...] = ()
+        """What whoever runs something once should know."""
         self._trusts_others = not all(rule.inspect for rule in rules)
         """Its code was given the certificates of other authorities than the gateway's, too."""
         self._settings = settings
@@ -111,7 +133,9 @@ class Outlet:
         self._users = 1
         self._strays = 0
         self._on_egress = on_egress
-        self._runs: dict[str, list[Egress]] = {}
+        self._runs: dict[str, _Span] = {}
+        self._past: deque[_Span] = deque(maxlen=_MOST_PAST)
+        """Runs that are over; what they began may end later."""
         self._unwritten: set[asyncio.Future[None]] = set()
         self._failure: TrailError | None = None
         self._turn = asyncio.Lock()
@@ -197,6 +221,8 @@ class Outlet:
 
     def _lost(self) -> None:
         """The gateway's process has ended: programs in a kept sandbox do not wait for a run."""
+        if not self._living:
+            self.remarks = ("the gateway was lost, and from then on this run had no network",)
         if self._living and not (self._reviving and not self._reviving.done()):
             self._reviving = asyncio.ensure_future(self._revive())
             self._reviving.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -254,12 +280,13 @@ class Outlet:
     # -- what is tried ---------------------------------------------------------------------------
 
     def tried(self, egress: Egress) -> None:
-        """One attempt, as the gateway tells it."""
-        for told in (self.egress, *self._runs.values()):
+        """One attempt, as the gateway tells it. It belongs to the runs in which it began."""
+        spans = [one for one in (*self._past, *self._runs.values()) if one.has(egress.at)]
+        for told in (self.egress, *(one.egress for one in spans)):
             if len(told) < MOST_TOLD:
                 told.append(egress)
         entry = next((one for one in self._entries if not one.over), self._entries[0])
-        run = next(iter(self._runs)) if len(self._runs) == 1 else ""
+        run = spans[0].run if len(spans) == 1 else ""
         if writing := entry.tried(egress, run=run):
             future = asyncio.ensure_future(writing)
             self._unwritten.add(future)
@@ -290,23 +317,29 @@ class Outlet:
 
     def watch(self, run: str) -> None:
         """A run of a kept sandbox begins."""
-        self._runs[run] = []
+        self._runs[run] = _Span(run)
 
     async def told(self, run: str, result: Result) -> Result:
-        """The end of that run, with what was tried meanwhile; it is in the trail."""
+        """The end of that run, with what was tried meanwhile; it is in the trail. What is not over
+        is told as it looks now, and in the trail when it is."""
+        under_way: list[Egress] = []
         with contextlib.suppress(BelljarError):
             async with self._turn:
-                await self.lease.change(self.rules)  # answered after all that was told before
+                under_way = await self.lease.under_way()
         await self._settled()
+        span = self._runs.get(run)
+        told = [*span.egress, *(one for one in under_way if span.has(one.at))] if span else []
         warnings = result.warnings
         if self._shut_why:
             why = f"this sandbox has no network since its gateway was lost: {self._shut_why}"
             warnings += (f"{why} (does something inside listen on port 3128?)",)
-        return dataclasses.replace(result, egress=tuple(self._runs.get(run, ())), warnings=warnings)
+        return dataclasses.replace(result, egress=tuple(told[:MOST_TOLD]), warnings=warnings)
 
     def unwatch(self, run: str) -> None:
         """That run is over, however it ended."""
-        self._runs.pop(run, None)
+        if span := self._runs.pop(run, None):
+            span.ended_at = time.time()
+            self._past.append(span)
 
     async def _settled(self) -> None:
         """Nothing that was tried is left to be written."""

@@ -197,6 +197,7 @@ class Service:
                 *decision.warnings,
                 *verdict.warnings,
                 *execution.remarks(outcome, self.settings),
+                *(outlet.remarks if outlet else ()),
             ),
             findings=verdict.findings,
             egress=tuple(outlet.egress) if outlet else (),

@@ -5,17 +5,22 @@ from __future__ import annotations
 import contextlib
 import http.server
 import os
+import resource
 import signal
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from belljar.egress import gateway as gateways
+from belljar.egress import running
 from belljar.errors import NetworkUnavailable
 from belljar.network import (
     MOST_HOSTS_TOGETHER,
@@ -26,6 +31,9 @@ from belljar.network import (
     rules,
 )
 from tests.functional.test_gateway import VALUE, Place, Way, _eventually
+
+MANY = [Allow(*(f"h{n}.{'a' * 60}.{one * 60}.test" for n in range(200))) for one in "abcd"]
+"""More than fits one message to the gateway."""
 
 
 class Tenants(Place):
@@ -128,6 +136,49 @@ def test_f2_who_is_alone_never_waits_for_another_process(
         first = _pid(way)
     with place.of("a") as way:
         assert _pid(way) == first
+
+
+@pytest.fixture
+def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tenants]:
+    """Its gateways have 64 descriptors."""
+    limit = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (64, 64))
+    starting = partial(subprocess.Popen, preexec_fn=limit)
+    monkeypatch.setattr(
+        running, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": starting})
+    )
+    made = Tenants(tmp_path)
+    yield made
+    made.close()
+
+
+def test_f2_a_gateway_without_free_descriptors_lives_and_says_so(few: Tenants) -> None:
+    """It answers what came without its descriptor, and tells a sandbox that has no way out."""
+
+    async def wires(way: Way) -> list[socket.socket]:
+        return [way.lease.wire() for _ in range(70)]
+
+    with few.of("a") as first, few.of("a") as other:
+        pid = _pid(first)
+        held = few.portal.run(wires(other))
+        _eventually(lambda: any("no free descriptor" in one.why for one in other.told))
+        with pytest.raises(NetworkUnavailable, match="gateway failed") as caught:
+            few.portal.run(few.gateway.open(rules(MANY), on_egress=print, tenant="a"))
+        assert "descriptor" in str(caught.value)
+        for wire in held:
+            wire.close()
+        _eventually(lambda: first.get(few.url())[0] == 200)
+        with few.of("a", *MANY) as later:
+            assert _pid(first) == _pid(later) == pid and not first.lease.lost
+
+
+def test_f2_connections_leave_descriptors_for_what_the_host_sends(few: Tenants) -> None:
+    with few.of("a") as greedy, contextlib.ExitStack() as held:
+        for _ in range(100):
+            made = held.enter_context(socket.create_connection(("127.0.0.1", greedy.ports[0])))
+            made.sendall(b"GET http://api.test")
+        _eventually(lambda: any("too many connections" in one.why for one in greedy.told))
+        with few.of("a", *MANY) as later:
+            assert _pid(later) == _pid(greedy)
 
 
 # -- what rules and secrets can cost --------------------------------------------------------------

@@ -616,14 +616,21 @@ def test_a4_a_model_asks_for_hosts_of_the_operators_and_uses_his_secrets(site: S
                 ),
                 await calls.fetch_page(call, arguments.FetchPage(url=site.plain_url("/page.html"))),
                 await calls.fetch_page(call, arguments.FetchPage(url=site.plain_url("/data.bin"))),
+                await calls.fetch_page(call, arguments.FetchPage(url=site.url("/page.html"))),
             ]
         finally:
             await host.close()
 
     (site.folder / "page.html").write_text("<title>T</title><p>of a page")
     (site.folder / "data.bin").write_bytes(bytes(100))
-    used, without, page, data = asyncio.run(main())
-    assert site.heard[-3] == ("/echo", f"Bearer {TOKEN}"), used
+    used, without, page, data, secured = asyncio.run(main())
+    assert site.heard[-4:] == [
+        ("/echo", f"Bearer {TOKEN}"),
+        ("/page.html", ""),
+        ("/data.bin", ""),
+        ("/page.html", f"Bearer {TOKEN}"),
+    ], used
+    assert not secured.is_error and TOKEN not in str(secured.content)
     assert "False" in str(without.content)
     assert not page.is_error and "of a page" in page.content[1].text
     assert data.is_error and "not text" in data.content[0].text

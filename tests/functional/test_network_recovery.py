@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,25 @@ def test_n1_a_caller_that_leaves_while_the_network_comes_back_breaks_nothing(sit
     asyncio.run(leave())
 
 
+def test_n1_a_single_run_is_told_that_it_lost_its_network(jar: belljar.Belljar, site: Site) -> None:
+    """Only kept sandboxes get it back."""
+    with socket.create_server((site.address, 0)) as silent:
+        silent.settimeout(60)
+        port = silent.getsockname()[1]
+        code = f"URLS = ['http://{NAME}:{port}/']{TRY}"
+        with ThreadPoolExecutor() as pool:
+            asked = pool.submit(jar.run, code, engine="jail", network=f"{NAME}:{port}")
+            taken, _ = silent.accept()
+            with taken:
+                os.kill(gateways(jar)[0], signal.SIGKILL)
+                result = asked.result(60)
+    assert "gateway was lost" in result.warnings[-1]
+    assert [one.verdict for one in result.egress] == ["failed"]
+    get = f"URLS = [{site.plain_url('/hello')!r}]{TRY}"
+    again = jar.run(get, engine="jail", network=site.rule())
+    assert (again.stdout, again.warnings) == ("200\n", ())
+
+
 def test_n1_a_run_does_not_wait_for_a_gateway_that_hangs(jar: belljar.Belljar, site: Site) -> None:
     get = f"URLS = [{site.plain_url('/hello')!r}]{TRY}"
     assert jar.run(get, engine="jail", network=site.rule()).stdout == "200\n"
@@ -212,6 +232,43 @@ def test_n1_what_a_run_had_under_way_is_in_the_trail_when_the_gateway_dies(
     (line,) = tried(trail_url)
     assert (line["host"], line["port"], line["status"]) == (NAME, port, "failed")
     assert "gateway was lost" in line["why"] and line["run"] == result.execution_id
+
+
+BEGIN = """
+import socket
+asked = socket.create_connection(("127.0.0.1", 3128))
+asked.sendall(HEAD)
+assert b" 100 " in asked.recv(1000)
+asked.sendall(b"what it knows")
+"""
+
+
+def test_n1_what_a_run_began_is_in_its_result_however_late_it_ends(
+    jar: belljar.Belljar, site: Site, trail_url: str
+) -> None:
+    """A host that has the request, and answers while another run is under way."""
+    with socket.create_server((site.address, 0)) as slow:
+        slow.settimeout(60)
+        port = slow.getsockname()[1]
+        head = (
+            f"POST http://{NAME}:{port}/steal HTTP/1.1\r\nHost: {NAME}:{port}\r\n"
+            "Content-Length: 13\r\nExpect: 100-continue\r\n\r\n"
+        ).encode()
+        with belljar.Sandbox(jar, engine="jail", network=f"{NAME}:{port}") as box:
+            first = box.run(f"HEAD = {head!r}{BEGIN}")
+            assert first.success, first.stderr
+            taken, _ = slow.accept()
+            with taken:
+                assert taken.recv(1)
+                assert not box.run("1").egress
+                taken.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+                last = box.run("print(asked.recv(1000)[:12])")
+            assert "200" in last.stdout and not last.egress
+        (told,) = first.egress
+        assert (told.verdict, told.method, told.path) == ("allowed", "POST", "/steal")
+        assert "still under way" in told.why
+    (line,) = tried(trail_url)
+    assert (line["status"], line["run"]) == ("allowed", first.execution_id)
 
 
 def test_n1_what_a_program_tried_is_in_its_result(

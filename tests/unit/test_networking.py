@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
@@ -42,10 +43,14 @@ class Way:
 
     def __init__(self) -> None:
         self.changes: list[Rules] = []
+        self.begun: list[Egress] = []
         self.closed = 0
 
     async def change(self, given: Rules) -> None:
         self.changes.append(given)
+
+    async def under_way(self) -> list[Egress]:
+        return self.begun
 
     async def close(self) -> None:
         self.closed += 1
@@ -60,7 +65,7 @@ def outlet(entry: Entry) -> tuple[Outlet, Way]:
 
 
 def attempt(number: int = 1) -> Egress:
-    return Egress(at=0.0, host="a.example", port=number, verdict="allowed")
+    return Egress(at=round(time.time(), 3), host="a.example", port=number, verdict="allowed")
 
 
 def test_n1_an_attempt_belongs_to_the_run_under_way_and_to_who_is_not_over() -> None:
@@ -77,6 +82,7 @@ def test_n1_an_attempt_belongs_to_the_run_under_way_and_to_who_is_not_over() -> 
         first = await out.told("r1", Result(status="ok", exit_code=0))
         out.unwatch("r1")
         await parent.close("closed")
+        await asyncio.sleep(0.01)
         out.tried(attempt(3))
         second = await out.told("r2", Result(status="ok", exit_code=0))
         assert [one.port for one in first.egress] == [1, 2]
@@ -91,6 +97,31 @@ def test_n1_an_attempt_belongs_to_the_run_under_way_and_to_who_is_not_over() -> 
         assert not way.closed
         await out.leave()
         assert way.closed == 1
+
+    asyncio.run(main())
+
+
+def test_n1_what_ends_later_belongs_to_the_run_in_which_it_began() -> None:
+    async def main() -> None:
+        book = Lines()
+        out, way = outlet(Entry(book, {}))
+        before = attempt(1)
+        await asyncio.sleep(0.01)
+        out.watch("r1")
+        began = attempt(2)
+        way.begun = [before, began]
+        first = await out.told("r1", Result(status="ok", exit_code=0))
+        out.unwatch("r1")
+        await asyncio.sleep(0.01)
+        out.watch("r2")
+        way.begun = []
+        for late in (before, began, attempt(3)):
+            out.tried(late)
+        second = await out.told("r2", Result(status="ok", exit_code=0))
+        assert [one.port for one in first.egress] == [2]
+        assert [one.port for one in second.egress] == [3]
+        runs = [line[2].get("run", "") for line in book.lines if line[0] == "egress"]
+        assert runs == ["", "r1", "r2"]
 
     asyncio.run(main())
 

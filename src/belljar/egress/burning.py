@@ -20,9 +20,9 @@ from .refusal import Refusal, refused
 
 LONGEST_TURN_S = 2.0
 _LOOK_S = 0.05
-SHARE = 0.05
+SHARE = 0.02
 """Of the time; who takes more, and beyond that `_FREE_S` at once, is heavy."""
-_FREE_S = 0.5
+_FREE_S = 0.25
 
 
 class Account:

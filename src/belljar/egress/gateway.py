@@ -14,7 +14,7 @@ from belljar.errors import (
     NetworkUnavailable,
     Unavailable,
 )
-from belljar.network import Rules, Secret
+from belljar.network import Egress, Rules, Secret
 from belljar.settings import Settings
 
 from . import secrets as holding
@@ -278,6 +278,14 @@ class Lease:
         rules = [rule.to_dict() for rule in given]
         await self._begun().ask({"do": "change", "lease": self._number, "rules": rules})
         self.given = given
+
+    async def under_way(self) -> list[Egress]:
+        """What has begun and is not told yet; all that is over was told before this returns."""
+        self._check_open()
+        process = self._begun()
+        answer = await process.ask({"do": "tell", "lease": self._number})
+        told = answer["under_way"]
+        return [Egress(**one) for slot, number, one in told if not process.heard(slot, number)]
 
     async def close(self) -> None:
         """When it returns every connection is cut and every attempt told."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 from belljar.network import Egress
 
+from . import burning
 from .refusal import ALLOWED, Refusal
 from .underway import UnderWay
 
@@ -22,8 +23,10 @@ _LONGEST = 500
 _LONGEST_NAME = 253
 
 
-Send = Callable[[list[dict[str, Any]], Callable[[], None] | None], None]
-"""Tells the host, and calls what it was given once the host is sure to hear it."""
+Send = Callable[[list[dict[str, Any]], int | None], None]
+"""Tells the host; the slot is over once the host is sure to hear it."""
+_MOST_UNDER_WAY = 100
+_UNDER_WAY = "still under way when this run ended"
 
 
 class Ledger:
@@ -34,10 +37,12 @@ class Ledger:
         self._under_way = under_way
         self._lease = lease
         self._told = 0
+        self._begun: dict[int, Attempt] = {}
+        """By their slots."""
         self._alike: dict[tuple[object, ...], dict[str, Any]] = {}
 
     def begin(self, attempt: Attempt) -> int:
-        return self._under_way.begin(
+        slot = self._under_way.begin(
             self._lease,
             attempt.at,
             attempt.port,
@@ -47,10 +52,20 @@ class Ledger:
             attempt.rule,
             attempt.path,
         )
+        self._begun[slot] = attempt
+        return slot
+
+    def under_way(self) -> list[tuple[int, int, dict[str, Any]]]:
+        """What has begun and is not told yet, as it looks now, with slots and numbers."""
+        return [
+            (slot, self._under_way.number(slot), asdict(one.record(ALLOWED, _UNDER_WAY)))
+            for slot, one in itertools.islice(self._begun.items(), _MOST_UNDER_WAY)
+        ]
 
     def over(self, slot: int | None) -> None:
         """It needs no record of its own any more."""
         if slot is not None:
+            del self._begun[slot]
             self._under_way.over(slot)
 
     def add(self, record: Egress, slot: int | None = None) -> None:
@@ -58,7 +73,9 @@ class Ledger:
         data = asdict(record)
         is_begun = slot is not None or record.verdict == ALLOWED
         if is_begun or self._told <= TOLD_ONE_BY_ONE:
-            self._send([data], None if slot is None else partial(self._under_way.over, slot))
+            if slot is not None:
+                del self._begun[slot]
+            self._send([data], slot)
             return
         key: tuple[object, ...] = (record.verdict, record.host, record.port, record.why)
         if key not in self._alike and len(self._alike) >= _MOST_KINDS:
@@ -116,26 +133,31 @@ class Attempt:
     def ended(self, refusal: Refusal) -> None:
         self._tell(refusal.verdict, refusal.why)
 
+    def record(self, verdict: str, why: str) -> Egress:
+        return Egress(
+            at=round(self.at, 3),
+            host=self.host[:_LONGEST_NAME],
+            port=self.port,
+            verdict=verdict,
+            rule=self.rule,
+            why=why[:_LONGEST],
+            address=self.address,
+            scheme=self.scheme,
+            method=self.method[:40],
+            path=self.path[:_LONGEST],
+            status=self.status,
+            bytes_sent=self.bytes_sent,
+            bytes_received=self.bytes_received,
+        )
+
     def _tell(self, verdict: str, why: str) -> None:
         if self.is_told:
             return
-        self.is_told = True
-        slot, self._slot = self._slot, None
-        self._ledger.add(
-            Egress(
-                at=round(self.at, 3),
-                host=self.host[:_LONGEST_NAME],
-                port=self.port,
-                verdict=verdict,
-                rule=self.rule,
-                why=why[:_LONGEST],
-                address=self.address,
-                scheme=self.scheme,
-                method=self.method[:40],
-                path=self.path[:_LONGEST],
-                status=self.status,
-                bytes_sent=self.bytes_sent,
-                bytes_received=self.bytes_received,
-            ),
-            slot,
-        )
+        # A lease that burns time is not ended half-way through this: it is told once, and whole.
+        working = burning.blamed.set(None)
+        try:
+            self.is_told = True
+            slot, self._slot = self._slot, None
+            self._ledger.add(self.record(verdict, why), slot)
+        finally:
+            burning.blamed.reset(working)

@@ -14,6 +14,7 @@ import ssl
 import sys
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from belljar.errors import BelljarError
@@ -81,16 +82,22 @@ class Process:
             heard = control.receive(self._talk)
         except BlockingIOError:
             return
+        except control.Incomplete as error:
+            self._say({"id": error.named["id"], "error": "it has no free descriptor"})
+            return
         except OSError:
             heard = None
         if heard is None:
             os._exit(0)
         order, descriptors = heard
         if order["do"] == "wire":
-            wire = socket.socket(fileno=descriptors[0])
-            if outlet := self._outlets.get(order["lease"]):
+            outlet = self._outlets.get(order["lease"])
+            wire = socket.socket(fileno=descriptors[0]) if descriptors else None
+            if outlet and wire:
                 wires.attach(outlet, wire)
-            else:
+            elif outlet:
+                wires.tell_lost(outlet)
+            elif wire:
                 wire.close()
             return
         task = self._loop.create_task(self._do(order))
@@ -106,6 +113,8 @@ class Process:
                 self._open(order)
             elif order["do"] == "change":
                 self._outlets[order["lease"]].change(_rules(order))
+            elif order["do"] == "tell":
+                answer["under_way"] = outlet.ledger.under_way() if outlet else []
             elif outlet:
                 await outlet.close()
                 self._outlets.pop(order["lease"], None)
@@ -122,17 +131,21 @@ class Process:
         self._outlets[number] = Outlet(
             rules=_rules(order),
             limits=self._limits,
-            ledger=Ledger(
-                lambda told, sent: self._say({"lease": number, "egress": told}, sent),
-                self._under_way,
-                number,
-            ),
+            ledger=Ledger(partial(self._tell, number), self._under_way, number),
             keeper=Keeper([Held.of(one) for one in order["secrets"]]),
             operator=self._operator,
             trust=self._trust,
             certificate=self._contexts.for_name,
             settled=self._settled,
         )
+
+    def _tell(self, lease: int, told: list[dict[str, Any]], slot: int | None) -> None:
+        message: dict[str, Any] = {"lease": lease, "egress": told}
+        if slot is None:
+            self._say(message)
+        else:
+            message["slot"] = slot, self._under_way.number(slot)
+            self._say(message, partial(self._under_way.over, slot))
 
     def _say(self, message: dict[str, Any], sent: Callable[[], None] | None = None) -> None:
         """`sent` is called when the message is out of this process's hands."""
@@ -152,8 +165,13 @@ class Process:
             self._blocked = True
             self._loop.add_writer(self._talk, self._send)
             return
-        except OSError:
-            os._exit(0)
+        except OSError as error:
+            if error.errno not in wires.SCARCE:
+                os._exit(0)
+            self._blocked = True  # a long message needs a descriptor
+            self._loop.remove_writer(self._talk)
+            self._loop.call_later(wires.WITHOUT_DESCRIPTORS_S, self._send)
+            return
         if self._blocked:
             self._loop.remove_writer(self._talk)
             self._blocked = False

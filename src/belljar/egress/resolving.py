@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from . import addresses
 from .addresses import Address
 from .refusal import blocked, failed
-from .streams import Tcp
+from .streams import Tcp, is_reserved
 from .targets import Target
 
 _THREADS = 128
@@ -78,6 +78,9 @@ class Resolver:
             except OSError as error:
                 problem = error
                 continue
+            if is_reserved(stream):
+                stream.close()
+                raise failed("the gateway has too many connections", status=503)
             try:
                 stream.setblocking(False)
                 async with asyncio.timeout(_DIAL_S):

@@ -87,9 +87,11 @@ class Running:
         self._under_way = under_way
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
-        self._asked: dict[int, asyncio.Future[None]] = {}
+        self._asked: dict[int, asyncio.Future[Order]] = {}
+        self._heard: dict[int, int] = {}
+        """Which record was the last of each slot."""
         self._unsent: deque[tuple[Order, socket.socket | None]] = deque()
-        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._ready: asyncio.Future[Order] = self._loop.create_future()
         self._pinging: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -129,26 +131,30 @@ class Running:
     def number(self) -> int:
         return next(self._numbers)
 
-    async def ask(self, order: Order) -> None:
-        """Returns when it is done."""
+    async def ask(self, order: Order) -> Order:
+        """The answer, when it is done."""
         number = self.number()
-        done: asyncio.Future[None] = self._loop.create_future()
+        done: asyncio.Future[Order] = self._loop.create_future()
         later = self._expect(number, done)
         try:
             self.send({**order, "id": number})
-            await done
+            return await done
         finally:
             later.cancel()
             self._asked.pop(number, None)
 
-    def _expect(self, number: int, done: asyncio.Future[None]) -> asyncio.TimerHandle:
+    def heard(self, slot: int, number: int) -> bool:
+        """Whether the record of what was under way there has come."""
+        return self._heard.get(slot) == number
+
+    def _expect(self, number: int, done: asyncio.Future[Order]) -> asyncio.TimerHandle:
         self._asked[number] = done
         return self._loop.call_later(_STUCK_S, self._doubt, number, self._loop.time(), 0)
 
     def _ping(self) -> None:
         if self.listeners and not self._asked:
             number = self.number()
-            done: asyncio.Future[None] = self._loop.create_future()
+            done: asyncio.Future[Order] = self._loop.create_future()
             later = self._expect(number, done)
 
             def answered(_: object) -> None:
@@ -223,7 +229,7 @@ class Running:
                 waiting.set_exception(ended)
                 waiting.exception()  # nobody may be waiting
         listeners, self.listeners = self.listeners, {}
-        for lease, egress in underway.left(self._under_way):
+        for lease, egress in underway.left(self._under_way, self._heard):
             if listener := listeners.get(lease):
                 listener.tried(egress)
         os.close(self._under_way)
@@ -258,6 +264,9 @@ class Running:
 
     def _take(self, message: dict[str, Any]) -> None:
         if told := message.get("egress"):
+            if "slot" in message:
+                slot, number = message["slot"]
+                self._heard[slot] = number
             if listener := self.listeners.get(message["lease"]):
                 for one in told:
                     listener.tried(Egress(**one))
@@ -271,7 +280,7 @@ class Running:
             why = message["error"]
             waiting.set_exception(NetworkUnavailable("the gateway failed", detail=why))
         else:
-            waiting.set_result(None)
+            waiting.set_result(message)
 
 
 def _is_at_work(pid: int) -> bool:

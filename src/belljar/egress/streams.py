@@ -6,6 +6,7 @@ None of them holds more than a piece: who writes waits until it is taken.
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from typing import Protocol
 
@@ -13,8 +14,16 @@ PIECE_BYTES = 65_536
 _SEND_BUFFER_BYTES = 262_144
 _PIECES_IN_A_ROW = 4
 _KEEPALIVE_S = 120
+_RESERVED = 256
 _HUNG_UP = frozenset((7, 8, 9, 11))
 """Of the kernel's states of TCP: CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING."""
+
+
+def is_reserved(made: socket.socket) -> bool:
+    """Whether it has one of the last descriptors of this process, which are for what the host sends
+    and for sandboxes to come. The kernel always gives the lowest that is free."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return made.fileno() >= most - min(_RESERVED, most // 8)
 
 
 class Stream(Protocol):

@@ -2,9 +2,10 @@
 
 The gateway writes a line before something goes out and clears it once the host was told how it
 ended. When its process is lost, the host reads what is left: no attempt goes missing from the
-record. Nothing is sent for it, and nobody waits.
+record, and none is told twice, since each has a number. Nothing is sent for it, and nobody waits.
 
-    a slot   length of the line (0: free) | lease, time, port, scheme, method, host, rule, path
+    a slot   length of the line (0: free) | number, lease, time, port, scheme, method, host, rule,
+             path
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from belljar.network import Egress
 
@@ -24,6 +25,7 @@ _SLOT_BYTES = 1_024
 _LENGTH = struct.Struct("<H")
 _MOST = _SLOT_BYTES - _LENGTH.size
 _FIELDS = 8
+"""Behind the number."""
 _WHY = "the gateway was lost before this came to an end; how much of it went out is not known"
 
 
@@ -40,6 +42,8 @@ class UnderWay:
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, SLOTS * _SLOT_BYTES)
         self._free = list(range(SLOTS - 1, -1, -1))
+        self._numbers: dict[int, int] = {}
+        self._begun = 0
 
     def begin(
         self,
@@ -56,7 +60,10 @@ class UnderWay:
         if not self._free:
             raise refused("too many requests are under way at once", status=503)
         slot = self._free.pop()
-        fields = f"{lease}\n{at:.3f}\n{port}\n{scheme}\n{method[:40]}\n{host[:253]}\n{rule[:300]}"
+        self._begun += 1
+        self._numbers[slot] = self._begun
+        head = f"{self._begun}\n{lease}\n{at:.3f}\n{port}\n{scheme}"
+        fields = f"{head}\n{method[:40]}\n{host[:253]}\n{rule[:300]}"
         line = f"{fields}\n{path}".encode("utf-8", "replace")[:_MOST]
         start = slot * _SLOT_BYTES
         # The length last: a line that was begun when the process was killed does not count.
@@ -64,20 +71,28 @@ class UnderWay:
         _LENGTH.pack_into(self._memory, start, len(line))
         return slot
 
+    def number(self, slot: int) -> int:
+        """Of what is in it now."""
+        return self._numbers[slot]
+
     def over(self, slot: int) -> None:
         _LENGTH.pack_into(self._memory, slot * _SLOT_BYTES, 0)
         self._free.append(slot)
 
 
-def left(descriptor: int) -> Iterator[tuple[int, Egress]]:
-    """The host's side, once the process has ended: leases, and what they had under way. Read and
-    not mapped: a file that the gateway has cut short would end whoever maps it."""
+def left(descriptor: int, heard: Mapping[int, int]) -> Iterator[tuple[int, Egress]]:
+    """The host's side, once the process has ended: leases, and what they had under way. `heard`:
+    the number of the last record of each slot that the host was told. Read and not mapped: a file
+    that the gateway has cut short would end whoever maps it."""
     data = os.pread(descriptor, SLOTS * _SLOT_BYTES, 0)
     for start in range(0, len(data) - _SLOT_BYTES + 1, _SLOT_BYTES):
         (length,) = _LENGTH.unpack_from(data, start)
         begin = start + _LENGTH.size
         line = data[begin : begin + min(length, _MOST)]
-        if line and (found := _read(line.decode("utf-8", "replace").split("\n"))):
+        number, _, rest = line.partition(b"\n")
+        if number == str(heard.get(start // _SLOT_BYTES, "")).encode():
+            continue
+        if line and (found := _read(rest.decode("utf-8", "replace").split("\n"))):
             yield found
 
 

@@ -13,10 +13,13 @@ from belljar.engines.linux.wait import readable
 
 from . import burning, mux
 from .doors import DOORS
+from .ledger import Attempt
 from .outlet import Door, Outlet
-from .streams import ClientStream, Tcp
+from .refusal import failed
+from .streams import ClientStream, Tcp, is_reserved
 
-_WITHOUT_DESCRIPTORS_S = 0.2
+WITHOUT_DESCRIPTORS_S = 0.2
+SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _FIRST_BYTES = 65_536
 _FIRST_WORD_S = 120.0
 
@@ -30,14 +33,22 @@ def attach(outlet: Outlet, wire: socket.socket) -> None:
     outlet.on_close(task)
 
 
+def tell_lost(outlet: Outlet) -> None:
+    """The sandbox has no network, or not by this wire: nobody else would say so."""
+    why = failed("the gateway had no free descriptor for the way to this sandbox", status=503)
+    Attempt(outlet.ledger, scheme="").ended(why)
+
+
 async def _live(outlet: Outlet, wire: socket.socket) -> None:
     try:
         async with asyncio.timeout(_FIRST_WORD_S):
             await readable(wire)
-        first, descriptors, _, _ = socket.recv_fds(wire, _FIRST_BYTES, len(DOORS))
+        first, descriptors, flags, _ = socket.recv_fds(wire, _FIRST_BYTES, len(DOORS))
         listeners = [socket.socket(fileno=descriptor) for descriptor in descriptors]
         try:
-            if first == b"L" and listeners and all(_is_listener(one) for one in listeners):
+            if first == b"L" and flags & socket.MSG_CTRUNC and len(listeners) < len(DOORS):
+                tell_lost(outlet)
+            elif first == b"L" and listeners and all(_is_listener(one) for one in listeners):
                 await asyncio.gather(*map(_accept, [outlet] * 3, listeners, DOORS))
             elif first[:1] == b"M" and not listeners:
                 await _share(outlet, wire, first[1:])
@@ -58,11 +69,17 @@ async def _accept(outlet: Outlet, listener: socket.socket, door: Door) -> None:
         try:
             accepted, _ = await loop.sock_accept(listener)
         except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+            if error.errno not in SCARCE:
                 if error.errno in (errno.EBADF, errno.EINVAL):
                     return
                 continue
-            await asyncio.sleep(_WITHOUT_DESCRIPTORS_S)
+            await asyncio.sleep(WITHOUT_DESCRIPTORS_S)
+            continue
+        if is_reserved(accepted):
+            accepted.close()
+            why = failed("the gateway has too many connections", status=503)
+            Attempt(outlet.ledger, scheme="").ended(why)
+            await asyncio.sleep(WITHOUT_DESCRIPTORS_S)
             continue
         outlet.begin(Tcp(accepted), door)
 

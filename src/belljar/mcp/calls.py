@@ -245,6 +245,7 @@ async def fetch_page(call: Call, given: arguments.FetchPage) -> CallToolResult:
         run,
         given.url,
         network=tuple(given.network) or None,
+        secrets=call.host.secrets,
         most_characters=given.most_characters,
     )
     if page.error:

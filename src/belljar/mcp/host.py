@@ -12,7 +12,7 @@ from belljar.errors import BelljarError
 from belljar.kept.sandbox import Sandbox
 from belljar.mcp.once import once
 from belljar.model import Caller, Result
-from belljar.network import rules
+from belljar.network import Secret, rules
 from belljar.policy.network import useful
 from belljar.settings import Settings
 
@@ -54,6 +54,8 @@ class Host(Protocol):
     terms: Terms
     tenant: str
     """For whom it works; empty where there are none."""
+    secrets: Mapping[str, Secret]
+    """The operator's, which pages are asked for with; runs have them in their options."""
 
     async def once(self, asked: Asked, code: str, options: Mapping[str, Any]) -> Result:
         """One run in a sandbox of its own."""
@@ -86,6 +88,7 @@ class LocalHost:
         self.tenant = threads.OURS
         self._jar = jar
         self._options = dict(options or {})
+        self.secrets = self._options.get("secrets") or {}
         """What the operator wants of every sandbox."""
         self._kept: set[Kept] = set()
 

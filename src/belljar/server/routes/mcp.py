@@ -28,6 +28,7 @@ from belljar.server.tenants import Tenant
 if TYPE_CHECKING:  # the SDK is loaded when somebody comes
     from belljar.mcp.host import Asked, Kept
     from belljar.mcp.http import Door
+    from belljar.network import Secret
 
 PATH = "/mcp"
 DOOR = "mcp"
@@ -120,6 +121,7 @@ class TenantHost:
         self.settings = server.settings.jar
         self.terms = Terms(idle_s=min(600.0, server.settings.sandbox_idle_s))
         self.tenant = tenant.name
+        self.secrets: Mapping[str, Secret] = {}
         self._server = server
         self._tenant = tenant
 
