@@ -158,9 +158,8 @@ class Datasets:
                         self._check_disk()
                     if writing:
                         await asyncio.shield(writing)
-                        upload.written = size - len(piece)
                     writing = asyncio.ensure_future(
-                        threads.FILES.do_for(tenant.name, _append, file, digest, piece)
+                        threads.FILES.do_for(tenant.name, _append, file, digest, piece, upload)
                     )
                 if writing:
                     await asyncio.shield(writing)
@@ -278,11 +277,13 @@ def _create(path: Path) -> int:
     return file
 
 
-def _append(file: int, digest: Any, piece: bytes) -> None:
+def _append(file: int, digest: Any, piece: bytes, upload: _Upload) -> None:
     digest.update(piece)
     view = memoryview(piece)
     while view:
-        view = view[os.write(file, view) :]
+        written = os.write(file, view)
+        upload.written += written  # now it is the disk that has less
+        view = view[written:]
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
