@@ -4,6 +4,7 @@ has no line of its own is told by its number."""
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -272,6 +273,43 @@ def test_p2_a_trail_that_stays_broken_remembers_no_attempt_one_by_one(
         assert trail.verify().sound and not trail.verify().open
         assert len(trail.recent(tenant="t", status="lost")) == 2
     assert refusals(url, "t")["run", "TrailError"] == 200
+
+
+def test_p2_what_begins_and_ends_while_a_broken_trail_comes_back_is_not_left_open(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt and its end in one batch, the first after the database was away."""
+    transact = Writer._transact
+    failing, go_on = [False], threading.Event()
+
+    def slowly(self: Writer, *given: Any, **options: Any) -> Any:
+        if failing[0]:
+            assert go_on.wait(60)
+            failing[0] = False
+            raise OSError("no database")
+        return transact(self, *given, **options)
+
+    async def work(writer: Writer, settings: Settings) -> None:
+        recorder = Recorder(writer, settings, Caller(tenant="t"))
+        failing[0] = True
+        lost = asyncio.ensure_future((await recorder.entry("run", Request(code="x"))).written())
+        await asyncio.sleep(0)
+        while writer._gathered.qsize():
+            await asyncio.sleep(0.01)
+        entry = await recorder.entry("run", Request(code="y"))
+        entry.begin()
+        ending = asyncio.ensure_future(entry.close("failed"))
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(TrailError):
+            await lost
+        await ending
+
+    monkeypatch.setattr(Writer, "_transact", slowly)
+    write(url, work)
+    with Trail(url) as trail:
+        assert trail.verify().sound and not trail.verify().open
+        assert [one.status for one in trail.recent(tenant="t")][:1] == ["failed"]
 
 
 def test_s5_what_starts_work_counts_against_runs_per_minute() -> None:

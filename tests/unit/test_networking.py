@@ -28,7 +28,12 @@ class Lines:
         self.lines: list[tuple[str, str, dict[str, Any]]] = []
         self.failing = failing
 
-    def put(self, kind: str, entry: Entry, content: dict[str, Any]) -> Awaitable[None]:
+    def counted(self, entry: Entry, ended: dict[str, Any]) -> bool:
+        return False
+
+    def put(
+        self, kind: str, entry: Entry, content: dict[str, Any], *, asked: object = None
+    ) -> Awaitable[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.lines.append((kind, entry.id, content))
         if self.failing and kind == "egress":

@@ -215,11 +215,12 @@ class Writer:
         if self._down:
             # First what is owed, and the ends of what ran. While that fails nothing new is handed
             # to the database, so of nothing new it is in doubt whether it got there.
-            ends = [item for item in batch if not item.begins]
+            new = {item.entry.id for item in batch if item.begins}
+            ends = [item for item in batch if item.entry.id not in new]
             if ends or not short:
                 refused |= self._commit(ends)
                 self._down = False
-            batch = [item for item in batch if item.begins]
+            batch = [item for item in batch if item.entry.id in new]
         if batch or (self._owed and not short):
             refused |= self._commit(batch)
         for item in refused:
