@@ -26,7 +26,6 @@ _SLICE_S = 0.002
 _LIGHT_S = 3.0
 """Who did something within so long may have something to do."""
 _LOOK_S = 0.01
-_REST = 2.0
 _LONGEST_REST_S = 2.0
 
 
@@ -68,15 +67,28 @@ class Pace:
 class Crowd:
     """All leases of the process. Those that are heavy (`burning`) have one step between them in a
     turn of the loop, first the one that took least. As long as others have something to do, the
-    next one waits for `_REST` times what the last one took."""
+    next one waits for as long as the last one took."""
 
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Future[None], Account] = {}
         self._is_taken = False
         self._rests_until = 0.0
         self._last_spent_s = 0.0
-        self.light_at = 0.0
-        """When one that is not heavy last did something."""
+        self._latest: Account | None = None
+        self._latest_at = self._before_at = 0.0
+
+    def mark(self, account: Account, now: float) -> None:
+        """One that is not heavy does something."""
+        if self._latest is not account:
+            self._latest, self._before_at = account, self._latest_at
+        self._latest_at = now
+
+    def enter(self, account: Account) -> bool:
+        """Whether it need not wait; to be followed by `go_on`."""
+        if self._is_taken or self._rests(account):
+            return False
+        self._is_taken = True
+        return True
 
     async def wait(self, account: Account) -> None:
         """To be followed by `go_on`."""
@@ -100,7 +112,7 @@ class Crowd:
     def go_on(self, account: Account) -> None:
         if owed_s := account.owed():
             now = time.monotonic()
-            self._rests_until = max(now, self._rests_until) + _REST * min(_LONGEST_REST_S, owed_s)
+            self._rests_until = max(now, self._rests_until) + min(_LONGEST_REST_S, owed_s)
             self._last_spent_s = account.spent_s
         self._is_taken = bool(self._waiting)
         if self._waiting:
@@ -109,10 +121,14 @@ class Crowd:
             turn.set_result(None)
 
     def _rests(self, account: Account) -> bool:
-        now = time.monotonic()
-        if now >= self._rests_until or now - self.light_at >= _LIGHT_S:
+        if not self._rests_until:
             return False
-        return account.spent_s > self._last_spent_s / 2
+        now = time.monotonic()
+        if now >= self._rests_until:
+            self._rests_until = 0.0
+            return False
+        others_at = self._before_at if self._latest is account else self._latest_at
+        return now - others_at < _LIGHT_S and account.spent_s > self._last_spent_s / 2
 
 
 class Turns:
@@ -133,14 +149,14 @@ class Turns:
         await self._next.acquire()
         try:
             self._is_heavy = self._account.is_heavy
-            if self._is_heavy:
+            if self._is_heavy and not self._crowd.enter(self._account):
                 await self._crowd.wait(self._account)
         except BaseException:
             self._next.release()
             raise
         self._began_at = time.monotonic()
         if not self._is_heavy:
-            self._crowd.light_at = self._began_at
+            self._crowd.mark(self._account, self._began_at)
 
     async def __aexit__(self, *_: object) -> None:
         is_heavy = self._is_heavy
@@ -162,7 +178,7 @@ class Turns:
                 await self._crowd.wait(self._account)
                 self._crowd.go_on(self._account)
             else:
-                self._crowd.light_at = now
+                self._crowd.mark(self._account, now)
             await asyncio.sleep(0)
         return time.monotonic()
 
