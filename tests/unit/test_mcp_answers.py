@@ -127,7 +127,7 @@ def test_a4_what_looking_at_pictures_costs_is_bounded(monkeypatch: pytest.Monkey
 def test_a4_pictures_are_unpacked_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     where: list[int] = []
     monkeypatch.setattr(pictures, "why_not", lambda _: where.append(threading.get_ident()) or "")
-    host = SimpleNamespace(settings=Settings())
+    host = SimpleNamespace(settings=Settings(), tenant="")
     shown = Output(kind="display", data={"image/png": GOOD})
     result = Result(status="ok", exit_code=0, duration_ms=1.0, outputs=(shown,))
     asyncio.run(calls._told(SimpleNamespace(host=host), result))  # type: ignore[arg-type]

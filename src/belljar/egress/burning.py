@@ -23,6 +23,8 @@ _LOOK_S = 0.05
 SHARE = 0.02
 """Of the time; who takes more, and beyond that `_FREE_S` at once, is heavy."""
 _FREE_S = 0.25
+_MOST_S = 2.0
+"""More is forgotten: it is heavy for a minute and a half after a burst, and not for hours."""
 
 
 class Account:
@@ -37,7 +39,7 @@ class Account:
 
     def charge(self, cpu_s: float) -> None:
         self._run_down()
-        self.spent_s += cpu_s
+        self.spent_s = min(_MOST_S, self.spent_s + cpu_s)
         self._owed_s += cpu_s
 
     @property

@@ -33,9 +33,7 @@ _OPEN = re.compile(
 )
 """The beginning of an escape, also of a character that is not ASCII."""
 _NOT_ASCII = re.compile(rb"(?:[\x80-\xff]|%[89a-f][0-9a-f])\Z", re.IGNORECASE)
-_CONTROL = re.compile(
-    rb"[^\t\n\r\x20-\x7e\x80-\xff]|%(?:0[0-8bcef]|1[0-9a-f]|7f)", re.IGNORECASE
-)
+_CONTROL = re.compile(rb"[^\t\n\r\x20-\x7e\x80-\xff]|%(?:0[0-8bcef]|1[0-9a-f]|7f)", re.IGNORECASE)
 """Some switch to another character set."""
 
 
