@@ -530,7 +530,9 @@ def _put(kind: str, before: bytes, size: int) -> bytes:
     """What the host gets; without a kind in the query."""
     if not kind:
         return ask(host=ELSEWHERE, target=b"/?k=" + before + OTHERS + b'"').target[4:]
-    sent = ask((b"Content-Type", kind.encode()), host=ELSEWHERE)
+    lines = f"Content-Type: {kind}".encode().split(b"\n")
+    headers = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
+    sent = ask(*headers, host=ELSEWHERE)
     body = before + OTHERS + b'"'
     pieces = [sent.body.feed(body[at : at + size]) for at in range(0, len(body), size)]
     return b"".join([*pieces, sent.body.finish()])

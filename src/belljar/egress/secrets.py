@@ -36,7 +36,7 @@ from belljar.egress.spellings import (
     resizes,
     spellings,
 )
-from belljar.egress.surroundings import STRANGE_PARTS, USUAL_PARTS, is_usual, trouble
+from belljar.egress.surroundings import STRANGE_PARTS, USUAL_PARTS, trouble, unread
 from belljar.errors import InvalidRequest
 from belljar.network import MOST_SECRETS, SHORTEST_SECRET, Secret
 
@@ -333,8 +333,7 @@ def _check_place(one: Held, kind: str, where: str, before: bytes, head: bytes = 
     """Refuses a value where a host would not read it as it is."""
     if kind == "form":
         before = before.rpartition(b"&")[2]
-    why = "in an unusual character set" if kind == "unusual" else trouble(before, head)
-    if why:
+    if why := kind if kind.startswith("in ") else trouble(before, head):
         raise blocked(f"{one.variable} stands {why} in {where}: the host would read something else")
 
 
@@ -393,9 +392,11 @@ def _fill_part(one: Held, part: bytes) -> tuple[bytes, bytes]:
 
 
 def _content_type(headers: Headers) -> str:
+    """Form, JSON, multipart, anything else as text, or why values are not put into such a body."""
     kinds = [value.lower() for name, value in headers if name.lower() == b"content-type"]
-    if not all(map(is_usual, kinds)):
-        return "unusual"
+    packed = [value for name, value in headers if name.lower() == b"content-encoding"]
+    if why := unread(kinds, packed):
+        return why
     if len(kinds) != 1:
         return ""
     kind = kinds[0].partition(b";")[0].strip()

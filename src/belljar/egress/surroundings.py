@@ -8,6 +8,7 @@ of the value in it that could be found, and everything that is needed to tell wh
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from belljar.egress.escapes import undone
 
@@ -24,6 +25,11 @@ STRANGE_PARTS = (b"content-transfer-encoding", b"charset")
 """Where one is in a multipart body, a host may read what follows as something else."""
 USUAL_PARTS = tuple(b"charset=" + quote + one for quote in (b"", b'"', b"'") for one in _CHARSETS)
 _CHARSET = re.compile(rb";\s*charset\s*=\s*\"?([^\s\";]*)", re.IGNORECASE)
+_TEXT = re.compile(
+    rb"|text/.*|multipart/.*|.*[/+](?:json|xml|yaml)"
+    rb"|application/(?:x-www-form-urlencoded|x-ndjson|jsonl|json-seq|graphql|x-yaml|javascript|sql)",
+    re.IGNORECASE,
+)
 _ENCODING = re.compile(rb"<\?xml[^>]*?encoding\s*=\s*[\"']?([^\s\"'?>]*)", re.IGNORECASE)
 _OPEN = re.compile(
     rb"(?:%(?:25)*(?:u[0-9a-f]{0,3}|[0-9a-f])?"
@@ -37,9 +43,16 @@ _CONTROL = re.compile(rb"[^\t\n\r\x20-\x7e\x80-\xff]|%(?:0[0-8bcef]|1[0-9a-f]|7f
 """Some switch to another character set."""
 
 
-def is_usual(content_type: bytes) -> bool:
-    """Whether a body that says to be of this kind is in a usual character set."""
-    return all(found.lower() in _CHARSETS for found in _CHARSET.findall(content_type))
+def unread(content_types: Iterable[bytes], encodings: Iterable[bytes]) -> str:
+    """Why a body with these headers is none in which a value is read as it is; empty if it is."""
+    if any(one.strip().lower() not in (b"", b"identity") for one in encodings):
+        return "in a body that is compressed"
+    for content_type in content_types:
+        if not all(found.lower() in _CHARSETS for found in _CHARSET.findall(content_type)):
+            return "in an unusual character set"
+        if not _TEXT.fullmatch(content_type.partition(b";")[0].strip()):
+            return "in a body that is no text"
+    return ""
 
 
 def trouble(before: bytes, head: bytes = b"") -> str:
