@@ -15,7 +15,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from belljar.egress.escapes import undone
-from belljar.egress.spellings import Spellings, Stream, exact, resizes, spellings
+from belljar.egress.finding import Spellings, Stream
+from belljar.egress.spellings import exact, resizes, spellings
 
 VALUE = b"sk-Proj_4f9aKx02/Lm+Qz=7Yt&\"'<"
 INSTEAD = b"q7Zt0WmB3xLc9Rk2VhY5nD8sPf1gJ6"

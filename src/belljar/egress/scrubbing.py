@@ -8,8 +8,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 
+from belljar.egress.finding import Spellings, Stream
 from belljar.egress.refusal import blocked, failed
-from belljar.egress.spellings import Spellings, Stream
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -24,12 +24,11 @@ from itertools import accumulate
 from urllib.parse import quote, quote_plus
 
 from belljar.egress.escapes import begun, undone
+from belljar.egress.finding import Spellings, Stream
 from belljar.egress.refusal import Refusal, blocked
 from belljar.egress.scrubbing import Headers, Incoming
 from belljar.egress.spellings import (
     SHORTEST_JOINED,
-    Spellings,
-    Stream,
     as_it_is,
     exact,
     in_base64,
