@@ -430,7 +430,7 @@ def test_p2_processes_share_a_trail_and_the_living_are_spared(url: str) -> None:
     verdict = sound(url)
     counted = Counter(entry.status for entry in entries(url))
     assert verdict.lines == 1 + 2 * sum(counted.values()) and not verdict.open
-    assert 0 < counted["lost"] <= 4
+    assert counted["lost"] <= 4  # none if it was killed while all it had begun were being ended
 
 
 def _pipe_until(release: threading.Event) -> int:
