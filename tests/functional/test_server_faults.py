@@ -68,6 +68,26 @@ def test_s4_datasets_can_be_added_after_their_folder_was_deleted(server: Served)
     assert "Traceback" not in server.log.read_text()
 
 
+def test_a_parser_that_was_killed_costs_nobody_a_request(server: Served) -> None:
+    """Its death was told as the caller's mistake, and counted as one of its runs."""
+
+    def parsers() -> list[int]:
+        found = Path(f"/proc/{server.process.pid}/task").glob("*/children")
+        pids = [int(pid) for file in found for pid in file.read_text().split()]
+        return [p for p in pids if b"parser_process" in Path(f"/proc/{p}/cmdline").read_bytes()]
+
+    large = {"code": "print(5)", "stdin": "x" * MIB}
+    assert server.ask("POST", "/v1/runs", large).status == 200
+    for _ in range(2):
+        assert parsers()
+        for pid in parsers():
+            os.kill(pid, signal.SIGKILL)
+        runs = server.ask("GET", "/v1/usage").json()["runs"]
+        found = server.ask("POST", "/v1/runs", large)
+        assert (found.status, found.json()["stdout"]) == (200, "5\n")
+        assert server.ask("GET", "/v1/usage").json()["runs"] == runs + 1
+
+
 def test_s4_an_upload_whose_folder_is_lost_meanwhile_can_be_tried_again(server: Served) -> None:
     """It was a 500, as if nobody knew what happened."""
     folder = server.home / "server" / "datasets"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -12,9 +14,10 @@ import pytest
 import schemathesis
 from fastapi.routing import APIRoute
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
+from starlette.routing import Route
 
-from belljar.server import uploads
-from belljar.server.app import ROUTERS, description
+from belljar.server import openapi, uploads
+from belljar.server.app import ROUTERS, _with_routes, description
 from belljar.server.errors import OF_BELLJAR, OF_HTTP
 from belljar.server.gate import OPEN
 from belljar.testing.served import Served, served
@@ -153,6 +156,18 @@ def test_a3_every_route_lists_each_status_that_its_kind_can_give() -> None:
     assert len(routes) > 45
     kinds = (*OF_HTTP.values(), *OF_BELLJAR.values())
     assert {kind.status for kind in kinds} - set(UNDESCRIBED) <= seen
+
+
+def test_the_description_is_written_once() -> None:
+    """Whoever asks for it again and again takes no time from others."""
+    app = _with_routes()
+    openapi.serve(app)
+    app.openapi = None  # type: ignore[method-assign,assignment]
+    (route,) = (one for one in app.routes if getattr(one, "path", "") == "/openapi.json")
+    assert isinstance(route, Route)
+    first, second = (asyncio.run(route.endpoint(None)) for _ in range(2))
+    assert first.body is second.body
+    assert json.loads(first.body) == DESCRIPTION
 
 
 def test_the_description_is_whole(server: Served) -> None:

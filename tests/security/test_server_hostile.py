@@ -416,6 +416,51 @@ def test_json_bombs_and_nonsense_are_a_400(server: Served, body: bytes) -> None:
         assert set(answer.json()["error"]) == {"code", "message", "hint", "retryable"}
 
 
+def test_half_a_character_is_refused_everywhere_and_blinds_nobody(server: Served) -> None:
+    """In names and values: it cannot be written as UTF-8, so one line of it in the trail kept an
+    operator from reading the whole page."""
+    half = "\ud800"
+    box = server.ask("POST", "/v1/sandboxes", {}).json()["id"]
+    routes = server.ask("GET", "/openapi.json").json()["paths"]
+    asked = 0
+    for path, operations in routes.items():
+        for method, operation in operations.items():
+            kinds = operation.get("requestBody", {}).get("content", {})
+            if "application/json" not in kinds:
+                continue
+            target = path.replace("{sandbox_id}", box)
+            target = re.sub(r"{\w+}", "1", target)
+            texts = {"code": half, "stdin": half, "program": ["cat", half], "url": half}
+            for body in (
+                {half: 1},
+                texts,
+                {"code": "1", "program": ["cat"], "stdin": half},
+                *({"code": "1", name: {half: "x"}} for name in ("files", "inputs", "env")),
+                *({"code": "1", name: {"A": half}} for name in ("files", "inputs", "env")),
+                {"code": "1", "secrets": {half: {"value": "12345678", "host": "a.example"}}},
+                {"code": "1", "secrets": {"A": {"value": half, "host": "a.example"}}},
+                {"files": {"a": half}},
+                {"inputs": {"a": {"dataset": half}}},
+            ):
+                answer = server.ask(method.upper(), target, body)
+                assert 400 <= answer.status < 500, (method, target, answer)
+                asked += 1
+    assert asked > 50
+    message = {"jsonrpc": "2.0", "id": half, "method": "tools/call", "params": {half: half}}
+    accept = {"Accept": "application/json, text/event-stream"}
+    assert server.ask("POST", "/mcp", message, headers=accept).status == 400
+    quoted = "%ed%a0%80"
+    for path in (f"/v1/trail?tenant={quoted}", f"/v1/sandboxes/{box}/files?path={quoted}"):
+        assert server.ask("GET", path).status < 500, path
+    assert server.ask("POST", f"/v1/datasets?name={quoted}", b"x").status < 500
+    server.ask("DELETE", f"/v1/sandboxes/{box}")
+    pages, before = 0, ""
+    while lines := server.ask("GET", f"/v1/trail?limit=20{before}").json()["lines"]:
+        before = f"&before_seq={(lines[-1]['attempt'] or lines[-1]['end'])['seq']}"
+        pages += 1
+    assert pages
+
+
 def test_code_with_null_bytes_is_the_codes_own_problem(server: Served) -> None:
     answer = server.execute("print(1)\0")
     assert answer.status in (200, 400)

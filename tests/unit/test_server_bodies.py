@@ -54,3 +54,24 @@ def test_depth_and_pieces_are_counted_outside_of_strings() -> None:
     ):
         with pytest.raises(ApiError, match=why):
             parse(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        rb'"\ud800"',
+        rb'{"\udfff": 1}',
+        rb'[{"a": {"b": ["x", "\uD83Dx"]}}]',
+        rb'{"a": "\ude00\ud83d"}',
+    ],
+)
+def test_half_a_surrogate_pair_is_no_text(body: bytes) -> None:
+    with pytest.raises(ApiError, match="surrogate"):
+        parse(body)
+
+
+def test_whole_pairs_and_what_looks_like_one_are_text() -> None:
+    assert parse(rb'{"\ud83d\ude00": "\\ud800", "a": ["\uD83D\uDE00\\udfff"]}') == {
+        "\U0001f600": "\\ud800",
+        "a": ["\U0001f600\\udfff"],
+    }

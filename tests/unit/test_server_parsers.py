@@ -19,7 +19,7 @@ from belljar.server.parsers import Parsers
 from belljar.server.strict_json import NotRead
 
 TEXTS = [
-    {"code": "print('é\ud800')" * 1000, "n": [1, 2.5, None, True, 10**40]},
+    {"code": "print('é\u2028\U0001f600')" * 1000, "n": [1, 2.5, None, True, 10**40]},
     ["[,{:\\" * 50_000],
     {str(n): n for n in range(5_000)},
 ]
@@ -73,18 +73,36 @@ def test_many_at_once_share_a_few_that_end_with_them() -> None:
     asyncio.run(play())
 
 
-def test_one_that_is_lost_is_replaced() -> None:
+def test_one_that_was_lost_while_idle_costs_nobody_a_request() -> None:
     async def play() -> None:
         found = Parsers()
         try:
-            await found.parse(b"[1]")
-            (pid,) = children()
-            os.kill(pid, signal.SIGKILL)
-            with pytest.raises(NotRead, match="in time"):
-                await found.parse(b"[2]")
+            await asyncio.gather(*(found.parse(b"[1]") for _ in range(parsers.PROCESSES)))
+            for pid in children():
+                os.kill(pid, signal.SIGKILL)
+            assert marshal.loads(await found.parse(b"[2]")) == [2]
             assert marshal.loads(await found.parse(b"[3]")) == [3]
         finally:
             await found.close()
+        assert not children()
+
+    asyncio.run(play())
+
+
+def test_a_text_that_nobody_could_read_is_not_called_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process ends without an answer, a new one as well."""
+    monkeypatch.setattr(parsers, "_START", "raise SystemExit  # {path} {descriptor}")
+
+    async def play() -> None:
+        found = Parsers()
+        try:
+            with pytest.raises(parsers.Unread):
+                await found.parse(b"[1]")
+            monkeypatch.undo()
+            assert marshal.loads(await found.parse(b"[2]")) == [2]
+        finally:
+            await found.close()
+        assert not children()
 
     asyncio.run(play())
 

@@ -53,6 +53,7 @@ def build(server: Server) -> ASGIApp:
     app = _with_routes(lifespan=life)
     app.router.routes.append(Route(mcp.PATH, doors, include_in_schema=False))
     app.state.server = server
+    openapi.serve(app)
     return Gate(app, server)
 
 
@@ -68,6 +69,7 @@ def _with_routes(**options: Any) -> FastAPI:
         version=__version__,
         docs_url=None,  # they load scripts from elsewhere
         redoc_url=None,
+        openapi_url=None,  # see openapi.serve
         redirect_slashes=False,
         **options,
     )

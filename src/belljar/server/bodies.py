@@ -21,6 +21,7 @@ from belljar import threads
 from belljar.server import budget, strict_json
 from belljar.server.errors import ApiError
 from belljar.server.gate import Visit
+from belljar.server.parsers import Unread
 from belljar.server.strict import refusal
 from belljar.server.tenants import Tenant
 
@@ -183,6 +184,10 @@ async def read(
             marshalled = await server.parsers.parse(content)
         except strict_json.NotRead as error:
             raise _not_read(error) from None
+        except Unread:
+            raise ApiError(
+                "overloaded", "the body could not be read in time", hint="try again"
+            ) from None
         return await threads.JSON.do_for(tenant.name, _weighed, marshalled, model)
     except ApiError:
         await asyncio.sleep(REFUSED_S)

@@ -7,31 +7,30 @@ import asyncio
 import gc
 import signal
 import socket
-from asyncio import TimerHandle
 from collections import Counter
 from types import FrameType
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from belljar.errors import Unavailable
 from belljar.server.app import build
 from belljar.server.errors import body
-from belljar.server.reading import Reading
 from belljar.server.server import Server
+from belljar.server.strangers import Stranger
 
 HEADER_BYTES = 64 * 1024
 MOST_PIPELINED = 8
 """Requests that a client sends ahead while an answer is under way."""
 MESSAGE_BYTES = 1 << 20
 """The largest that comes through a WebSocket."""
-LEAST_STRANGERS = 16
-"""Connections of one address that may wait to show a key, however few there are in all."""
-GRACE_S = 5.0
-"""Of a crowd that comes at once all are accepted before the first is read."""
 LINGER_S = 5.0
 """How long the rest of a refused body is thrown away before the connection is closed."""
 
@@ -56,16 +55,17 @@ def serve(server: Server, listening: socket.socket) -> bool:
     """Returns when the server was told to end (SIGTERM, SIGINT) and has; False if not all of it
     could be put away."""
     settings = server.settings
+    protocol, sockets = _protocols(server)
     config = uvicorn.Config(
         build(server),
-        http=_protocol(server),
+        http=protocol,
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
         lifespan="on",
         backlog=min(4096, settings.connections),
-        ws=_sockets(server),
+        ws=sockets,
         ws_max_size=MESSAGE_BYTES,
         ws_per_message_deflate=False,  # a message says how large it is
         timeout_keep_alive=int(max(1, settings.keep_alive_s)),
@@ -98,22 +98,48 @@ class _Uvicorn(uvicorn.Server):
         await draining
 
 
-def _protocol(server: Server) -> type[HttpToolsProtocol]:
-    return type("BelljarProtocol", (_Bounded,), {"belljar": server, "strangers": {}})
+def _protocols(server: Server) -> tuple[type[HttpToolsProtocol], type[WebSocketsSansIOProtocol]]:
+    shared = {"belljar": server, "strangers": {}}
+    return type("BelljarProtocol", (_Bounded,), shared), type("BelljarSockets", (_Socket,), shared)
 
 
-def _sockets(server: Server) -> type[WebSocketsSansIOProtocol]:
-    return type("BelljarSockets", (_Socket,), {"belljar": server})
-
-
-class _Socket(Reading, WebSocketsSansIOProtocol):
+class _Socket(Stranger, WebSocketsSansIOProtocol):
     """Who does not read is told first (see `Talk`), and then cut off. A long message is sent in
     fragments: those that have `more`, until it is false."""
 
     patience = 2
     _in_message = False
 
+    def begin(self, head: bytes) -> None:
+        """Hands the request to the gate, or refuses it: what the library below cannot read it would
+        neither answer nor close."""
+        self.is_strange()
+        self.start_clock()
+        try:
+            self.data_received(head)
+        except ValueError:  # a path that is not ASCII
+            self.handshake_initiated = False
+        if not self.handshake_initiated:
+            why = "this cannot be the beginning of a WebSocket"
+            _refuse(self.transport, 400, body("invalid_request", why, "see RFC 6455"))
+
+    def may_give_way(self) -> bool:
+        return not self._is_admitted()
+
+    def too_slow(self) -> None:
+        if not self._is_admitted():
+            self.cut()
+
+    def _is_admitted(self) -> bool:
+        if self.close_sent or not self.handshake_initiated:
+            return False
+        visit: Any = self.scope.get("belljar")
+        return visit is not None and visit.tenant is not None
+
     async def send(self, message: Any) -> None:
+        if self._is_admitted():
+            self.stop_clock()
+            self.is_known()
         if "more" not in message:
             await super().send(message)
             return
@@ -126,140 +152,151 @@ class _Socket(Reading, WebSocketsSansIOProtocol):
         self.transport.write(b"".join(self.conn.data_to_send()))
 
 
-class _Bounded(Reading, HttpToolsProtocol):
+class _Bounded(Stranger, HttpToolsProtocol):
     """A client may not hold a connection by sending slowly, nor memory by long headers or by not
-    reading its answer."""
-
-    belljar: Server
-    strangers: dict[str, dict[_Bounded, None]]
-    """Connections on which nobody has shown a key yet, by address, the oldest first."""
+    reading its answer; and a connection carries nothing behind a request whose end is in doubt."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._tenant = ""
-        """Whose key came last."""
-        self._idle_since = self.loop.time()
-        self._clock: TimerHandle | None = None
         self._head_bytes = 0
         """That came since the last headers, piece of a body or message were whole."""
+        self._in_head = False
+        self._read_all = False
+        """Nothing that comes from now on is read."""
         self._answering: RequestResponseCycle | None = None
         """Not the newest one, if the client has sent requests ahead."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         most = self.belljar.settings.connections
-        strangers = self.strangers.setdefault(self._address, {})
-        if len(strangers) >= max(LEAST_STRANGERS, most // 4):
-            oldest = next(iter(strangers))
-            if self.loop.time() - oldest._idle_since >= GRACE_S:
-                oldest._give_way()
-        strangers[self] = None
+        self.is_strange()
         if len(self.connections) > most and not self._found_room(most):
             self._refuse(503, body("overloaded", "too many connections", "try again", True))
         else:
-            self._start_clock()
+            self.start_clock()
 
     def _found_room(self, most: int) -> bool:
         """Closes a connection on which nothing is under way: a stranger's if there is one, else one
         of the tenant that has the most of them; of these the one that was idle longest."""
+        everybody: list[Any] = list(self.connections)
         there = [
             one
-            for one in self.connections
-            if not (isinstance(one, _Bounded) and one.transport.is_closing())
+            for one in everybody
+            if not (isinstance(one, Stranger) and one.transport.is_closing())
         ]
         if len(there) <= most:
             return True  # others close already
         idle = [
             one
             for one in there
-            if isinstance(one, _Bounded) and one is not self and one._between_requests()
+            if isinstance(one, Stranger) and one is not self and one.may_give_way()
         ]
         if not idle:
             return False
-        by_tenant = Counter(one._tenant for one in idle)
+        by_tenant = Counter(one.tenant_name for one in idle)
         whose = "" if "" in by_tenant else by_tenant.most_common(1)[0][0]
-        mine = (one for one in idle if one._tenant == whose)
-        min(mine, key=lambda one: one._idle_since)._give_way()
+        mine = (one for one in idle if one.tenant_name == whose)
+        min(mine, key=lambda one: one.idle_since).give_way()
         return True
 
-    def _give_way(self) -> None:
-        self._is_known()
-        if self.transport.get_write_buffer_size():
-            self.cut()  # closing would wait until it is read
-        else:
-            self.transport.close()
-
-    @property
-    def _address(self) -> str:
-        return self.client[0] if self.client else ""
-
-    def _is_known(self) -> None:
-        """Or gone."""
-        if strangers := self.strangers.get(self._address):
-            strangers.pop(self, None)
-        if not strangers:
-            self.strangers.pop(self._address, None)
-
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_clock()
-        self._is_known()
         if (cycle := self._answering) and not cycle.response_complete:
             cycle.disconnected = True  # uvicorn tells the newest only
             cycle.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self._read_all or self.transport.is_closing():
             return
-        if self._clock is None and self._between_requests():
-            self._idle_since = self.loop.time()
-            self._start_clock()
+        if self._clock is None and self.may_give_way():
+            self.idle_since = self.loop.time()
+            self.start_clock()
         if self._head_bytes > HEADER_BYTES:
             self._too_large()
             return
         self._head_bytes += len(data)
         super().data_received(data)
 
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Fields behind a chunked body come here as well. They are dropped: a proxy in front checks
+        and strips headers, and passes these on."""
+        if self._in_head:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
+        self._in_head = False
         self._head_bytes = 0
-        self._stop_clock()
+        self.stop_clock()
         if len(self.pipeline) >= MOST_PIPELINED:
             self.transport.abort()
-        if not self.transport.is_closing():
-            super().on_headers_complete()
+        if self.transport.is_closing():
+            return
+        upgrade = self.parser.should_upgrade()
+        if upgrade:
+            # The parser takes whatever follows for something else than HTTP, so nobody would read
+            # the body: to a proxy it is one, here it would be the next request.
+            self._read_all = True
+            if self._has_body() or self.parser.get_method() == b"CONNECT":
+                self._refuse(400, _NO_UPGRADE)
+                return
+        super().on_headers_complete()
+        if upgrade and not self._should_upgrade():
+            self.cycle.keep_alive = False
+
+    def _has_body(self) -> bool:
+        return any(
+            name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0")
+            for name, value in self.headers
+        )
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
-        self._is_known()  # or it is closed with the answer
+        self.is_known()  # or it is closed with the answer
         super()._start_asgi_task(cycle, app)
 
     def handle_websocket_upgrade(self) -> None:
-        if self._between_requests():
-            self._is_known()
-            super().handle_websocket_upgrade()
-        else:  # nobody would tell the answer under way when the client goes
+        if self.transport.is_closing():
+            return
+        if not self.may_give_way():  # nobody would tell the answer under way when the client goes
             self.transport.abort()
+            return
+        lines = [b"%s %s HTTP/1.1" % (self.parser.get_method(), self.url)]
+        lines += [b"%s: %s" % header for header in self.headers]
+        self.connections.discard(self)
+        self.is_known()
+        make: Any = self.ws_protocol_class
+        socket = make(config=self.config, server_state=self.server_state, app_state=self.app_state)
+        self.transport.set_protocol(socket)  # from now on it is told when the client goes
+        socket.connection_made(self.transport)
+        socket.begin(b"\r\n".join([*lines, b"", b""]))
 
     def timeout_keep_alive_handler(self) -> None:
         if not self.transport.is_closing():
-            self._give_way()
+            self.give_way()
 
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0
-        super().on_body(body)
+        if not self.transport.is_closing():
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._head_bytes = 0
+        if self.transport.is_closing():
+            return
         super().on_message_complete()
         if self.cycle and self.cycle.response_complete:
             self.cycle.more_body = False
-            self._stop_clock()
+            self.stop_clock()
 
     def on_response_complete(self) -> None:
         more = self._answering is self.cycle and self.cycle.more_body
-        self._idle_since = self.loop.time()
+        self.idle_since = self.loop.time()
         visit: Any = self._answering.scope.get("belljar") if self._answering else None
-        self._tenant = visit.tenant.name if visit and visit.tenant else ""
+        self.tenant_name = visit.tenant.name if visit and visit.tenant else ""
         super().on_response_complete()
         if more and not self.transport.is_closing():
             self._clock = self.loop.call_later(LINGER_S, self.transport.close)
@@ -267,36 +304,49 @@ class _Bounded(Reading, HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, body("invalid_request", msg, "is it HTTP/1.1?"))
 
-    def _between_requests(self) -> bool:
+    def may_give_way(self) -> bool:
+        """Between two requests."""
         return self.cycle is None or (self.cycle.response_complete and not self.cycle.more_body)
 
-    def _start_clock(self) -> None:
+    def start_clock(self) -> None:
         self._head_bytes = 0
-        self._clock = self.loop.call_later(self.belljar.settings.header_timeout_s, self._too_slow)
+        super().start_clock()
 
-    def _stop_clock(self) -> None:
-        if self._clock is not None:
-            self._clock.cancel()
-            self._clock = None
-
-    def _too_slow(self) -> None:
+    def too_slow(self) -> None:
         self._refuse(408, body("too_slow", "the request took too long to arrive", "", True))
 
     def _too_large(self) -> None:
-        if not self._between_requests():
+        if not self.may_give_way():
             # Headers sent ahead, or after a body: an answer may be half written.
             self.transport.abort()
             return
         self._refuse(431, body("headers_too_large", "the headers are too large"))
 
     def _refuse(self, status: int, content: bytes) -> None:
-        from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+        cycle = self._answering
+        if cycle and not cycle.response_complete:
+            if cycle.response_started or cycle is not self.cycle or not cycle.more_body:
+                # It would be read as the answer to the request before, or as a part of it.
+                self.transport.abort()
+                return
+            cycle.disconnected = True  # this is its answer
+            cycle.message_event.set()
+        _refuse(self.transport, status, content)
 
-        self.transport.write(
-            STATUS_LINE[status]
-            + b"content-type: application/json\r\nconnection: close\r\ncontent-length: "
-            + str(len(content)).encode()
-            + b"\r\n\r\n"
-            + content
-        )
-        self.transport.close()
+
+_NO_UPGRADE = body(
+    "invalid_request",
+    "CONNECT, and Upgrade with a body, are not served",
+    "send no Upgrade header; this server speaks HTTP/1.1",
+)
+
+
+def _refuse(transport: asyncio.Transport, status: int, content: bytes) -> None:
+    transport.write(
+        STATUS_LINE[status]
+        + b"content-type: application/json\r\nconnection: close\r\ncontent-length: "
+        + str(len(content)).encode()
+        + b"\r\n\r\n"
+        + content
+    )
+    transport.close()

@@ -1,4 +1,8 @@
-"""Structured logs: one line of JSON per event, with the request's id. Never code, keys, queries."""
+"""Structured logs: one line of JSON per event, with the request's id. Never code, keys, queries.
+
+Libraries know no such rule: at their lower levels they write down headers, queries and messages.
+So of theirs only warnings come through, whatever the level, and without the values in them.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,21 @@ class Stderr:
     def flush(self) -> None:
         with contextlib.suppress(OSError):
             sys.stderr.flush()
+
+
+OURS = "belljar"
+
+
+class Outsiders(logging.Filter):
+    """For records that are not ours."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name == OURS or record.name.startswith(OURS + "."):
+            return True
+        if record.levelno < logging.WARNING:
+            return False
+        record.args = None  # a method's or a session's name, a path: all of them a client's words
+        return True
 
 
 def configure(*, form: str, level: str) -> None:
@@ -51,10 +70,11 @@ def configure(*, form: str, level: str) -> None:
             foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
         )
     )
+    handler.addFilter(Outsiders())
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(number)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    root.setLevel(max(number, logging.WARNING))
+    logging.getLogger(OURS).setLevel(number)
     # It names every request with its query, where a token may be.
     logging.getLogger("uvicorn.access").handlers[:] = []
     logging.getLogger("uvicorn.access").propagate = False

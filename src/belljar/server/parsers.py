@@ -21,6 +21,7 @@ from belljar.server.strict_json import NotRead
 PROCESSES = 2
 LONGEST_S = 30.0
 """For one text. The worst takes a second; on a machine with too much to do, longer."""
+_LOST = (asyncio.IncompleteReadError, ConnectionError)
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 _START = """\
 import sys
@@ -28,6 +29,10 @@ sys.path[:0] = [{path!r}]
 from belljar.server.parser_process import main
 main({descriptor})
 """
+
+
+class Unread(Exception):
+    """The server could not read it now: no fault of the text, as far as anybody knows."""
 
 
 class Parsers:
@@ -39,7 +44,7 @@ class Parsers:
         self._parsing: set[asyncio.Task[bytes]] = set()
 
     async def parse(self, text: bytes | bytearray) -> bytes:
-        """What was read from it, marshalled; NotRead if it is no JSON."""
+        """What was read from it, marshalled; NotRead if it is no JSON, else Unread."""
         await self._turns.acquire()
         # To its end, also if nobody waits for it any more: a process in the middle of something
         # would have to be ended, and whoever comes next would wait for a new one.
@@ -52,15 +57,20 @@ class Parsers:
         return answer[1:]
 
     async def _parse(self, text: bytes | bytearray) -> bytes:
-        parser = self._idle.pop() if self._idle else await _Parser.start()
+        try:
+            if self._idle:
+                with contextlib.suppress(*_LOST):  # while it was idle, say, for want of memory
+                    return await self._ask(self._idle.pop(), text)
+            return await self._ask(await _Parser.start(), text)
+        except (asyncio.IncompleteReadError, OSError):  # too late, or none could be started
+            raise Unread from None
+
+    async def _ask(self, parser: _Parser, text: bytes | bytearray) -> bytes:
         try:
             async with asyncio.timeout(LONGEST_S):
                 answer = await parser.ask(text)
-        except (asyncio.IncompleteReadError, OSError, TimeoutError):
-            parser.kill()
-            raise NotRead("the body could not be read in time") from None
         except BaseException:
-            parser.kill()  # it is in the middle of something
+            parser.kill()  # it may be in the middle of something
             raise
         self._idle.append(parser)
         return answer

@@ -18,6 +18,7 @@ DEEPEST = 32
 _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 """Never tried twice from the same place, and one that does not end goes to the end: else a body
 of quotes would take the square of its length."""
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _MARKS = (b",", b"[", b"{", b":")
 
 
@@ -31,10 +32,10 @@ def pieces(content: bytes | bytearray) -> int:
 
 
 def parse(content: bytes | bytearray) -> Any:
-    """No NaN, no name twice, UTF-8 only; else NotRead."""
+    """No NaN, no name twice, only texts that can be written as UTF-8; else NotRead."""
     _check_shape(content)
     try:
-        return json.loads(
+        found = json.loads(
             content.decode(),
             parse_constant=_no_number,
             object_pairs_hook=_once,
@@ -46,6 +47,27 @@ def parse(content: bytes | bytearray) -> Any:
     except (ValueError, RecursionError) as error:
         # Numbers of thousands of digits, and what the hooks say.
         raise NotRead(f"the body cannot be read: {str(error)[:100]}") from None
+    if _SURROGATE.search(content):
+        _check_texts(found)
+    return found
+
+
+def _check_texts(found: Any) -> None:
+    """JSON can spell half of a pair of surrogates, in names as well as in values: no character, and
+    nothing that could be written to a file, a database or an answer."""
+    left = [found]
+    try:
+        while left:
+            match left.pop():
+                case str() as text:
+                    text.encode()
+                case dict() as mapping:
+                    left += mapping
+                    left += mapping.values()
+                case list() as values:
+                    left += values
+    except UnicodeEncodeError:
+        raise NotRead("a text has half of a surrogate pair, which is no character") from None
 
 
 def _check_shape(content: bytes | bytearray) -> None:
