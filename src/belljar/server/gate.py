@@ -108,10 +108,13 @@ class Gate:
             else:
                 with staying:
                     await self._app(scope, receive, sending)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cut:
             # The client went in the last moment, or the server ends: nobody above needs to know.
+            if not self._server.draining:
+                failure = cut
             if not status:
-                await answer(_ENDING, ran=visit.ran)(scope, receive, sending)
+                told = _ENDING if self._server.draining else cut
+                await answer(told, ran=visit.ran)(scope, receive, sending)
         except Exception as error:
             failure = error
             if not status:
