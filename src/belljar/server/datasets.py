@@ -229,6 +229,7 @@ class Datasets:
 
     def _check(self, tenant: Tenant, upload: _Upload) -> None:
         """With `upload`, which is one of those that arrive."""
+        tenant.check()
         if upload.size > self._most_bytes:
             raise ApiError(
                 "body_too_large",

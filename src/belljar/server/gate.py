@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from belljar.server.errors import ApiError, answer
+from belljar.server.keys import KEYS_HOLD_S
 from belljar.server.origins import Origins
 from belljar.server.tenants import Tenant
 
@@ -179,6 +180,13 @@ class Gate:
                 "origin_refused",
                 "web pages from elsewhere may not use this server",
                 hint="the operator can add the page's origin to allowed_origins",
+            )
+        if self._server.keys_age_s() > KEYS_HOLD_S and scope["path"] not in OPEN:
+            raise ApiError(
+                "storage_unavailable",
+                "the server's keys cannot be read, and those it knows may have been removed",
+                hint="the server's log says why",
+                retry_after_s=5,
             )
         self._identify(headers, visit)
         if visit.by_cookie and headers.get(b"sec-fetch-site", "none") not in (
