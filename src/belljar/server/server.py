@@ -14,7 +14,7 @@ import structlog
 from belljar import threads
 from belljar.core import Belljar
 from belljar.errors import BelljarError, InvalidRequest
-from belljar.server import budget
+from belljar.server import budget, homes
 from belljar.server.admission import Admission
 from belljar.server.datasets import Datasets
 from belljar.server.errors import ApiError
@@ -42,6 +42,7 @@ log = structlog.get_logger("belljar.server")
 class Server:
     def __init__(self, settings: ServerSettings, *, port: int | None = None) -> None:
         self.settings = settings
+        self._home = homes.take(settings.jar.home / "server")
         self.state = State(settings.state_url)
         self.keyring = Keyring(self.state.all_keys())
         self.sign_in: SignIn | None = None
@@ -166,6 +167,7 @@ class Server:
         if self._trail:
             self._trail.close()
         self.state.close()
+        self._home.close()
 
     async def drain(self) -> None:
         """Waits for the runs under way, then ends them: their callers are told."""
