@@ -28,7 +28,8 @@ BelljarError
 │   └── SandboxFileExists
 ├── Busy                      in use: a kept sandbox with a run under way, packages that are mounted
 └── Closed                    a Belljar or a sandbox that was already closed was used
-    └── SandboxEnded          a kept sandbox has reached its runs, its idle time or its life time
+    └── SandboxEnded          a kept sandbox has reached its runs, its idle time or its life time,
+                              or was closed; `ran`: while the code ran
 
 What the *code* does wrong (an exception, a time-out, too much memory) is never an exception here:
 it is the `status` of a Result.
@@ -171,7 +172,10 @@ class Closed(BelljarError):
 
 
 class SandboxEnded(Closed):
-    pass
+    def __init__(self, message: str, *, hint: str = "", ran: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.ran = ran
+        """Whether it ended while the code ran, rather than before."""
 
 
 class SandboxLost(BelljarError):

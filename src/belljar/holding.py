@@ -208,12 +208,17 @@ class Held:
         await outlet.change(asked, self.engine, self.conversation)
 
     async def release(self) -> None:
-        if self.outlet:
-            self.outlet.look(self.engine, self.conversation.wall)
-        await self.conversation.destroy()
-        self.packages.close()
-        if self.outlet:
-            await self.outlet.leave()
+        """All of it, whatever a part of it does: a network that stayed would keep its secrets."""
+        try:
+            if self.outlet:
+                self.outlet.look(self.engine, self.conversation.wall)
+        finally:
+            try:
+                await self.conversation.destroy()
+            finally:
+                self.packages.close()
+                if self.outlet:
+                    await self.outlet.leave()
 
 
 def check_keepable(decision: Decision) -> None:

@@ -158,14 +158,16 @@ async def copy(talk: Conversation, sources: Iterable[Source], *, whose: str) -> 
     """Through the agent, which alone can write to /data/input; a piece at a time."""
     for source in sources:
         for path, name in await threads.FILES.do_for(whose, _all_files, source):
-            with await threads.FILES.do_for(whose, _open, path, name) as file:
+            opened = threads.FILES.take_for(whose, lambda file: file.close(), _open, path, name)
+            with await opened as file:
                 await place(talk, name, file, whose=whose)
 
 
 async def place(talk: Conversation, name: str, content: bytes | BinaryIO, *, whose: str) -> None:
     """A file below /data/input."""
     if talk.wall.inputs is not None:
-        await threads.FILES.do_for(whose, _write, talk.wall.inputs, name, content)
+        # To its end: the folder is removed with the wall.
+        await threads.FILES.finish_for(whose, _write, talk.wall.inputs, name, content)
         return
     channel = talk.next_id()
     try:

@@ -76,7 +76,7 @@ class Sandbox(Hearing):
             async with asyncio.timeout(order.limits.timeout_s):
                 inputs = order.inputs
                 if self.wall.inputs is not None and inputs:
-                    await threads.FILES.do_for(whose, _write, self.wall.inputs, inputs)
+                    await threads.FILES.finish_for(whose, _write, self.wall.inputs, inputs)
                     inputs = {}
                 await self._sending.send(_frames(order, inputs, inside, self._given(order.doors)))
                 await asyncio.shield(receiver.done)

@@ -46,7 +46,51 @@ class Threads:
         self, whose: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """`work` in one of the threads, within the share of `whose`. It goes on if whoever waits is
-        cancelled."""
+        cancelled: see below for work that makes, or uses, what somebody has to put away."""
+        return await asyncio.wrap_future(await self._begin(whose, work, *args, **kwargs))
+
+    async def take_for(
+        self,
+        whose: str,
+        discard: Callable[[T], object],
+        work: Callable[P, T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """For work that makes what has to be put away: a descriptor, a process, a folder. `discard`
+        gets what nobody takes, because whoever waited was cancelled; in any thread."""
+        future = await self._begin(whose, work, *args, **kwargs)
+
+        def nobodys(done: Future[T]) -> None:
+            if not done.cancelled() and not done.exception():
+                discard(done.result())
+
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(nobodys)
+            raise
+
+    async def finish_for(
+        self, whose: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """For work that uses what its caller puts away next, such as a descriptor: a caller who is
+        cancelled waits until it is done."""
+        working = asyncio.wrap_future(await self._begin(whose, work, *args, **kwargs))
+        try:
+            return await asyncio.shield(working)
+        except asyncio.CancelledError:
+            while not working.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait((working,))
+            if not working.cancelled():
+                working.exception()  # seen: the caller has another reason to end
+            raise
+
+    async def _begin(
+        self, whose: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> Future[T]:
+        """Whoever is cancelled here has begun nothing."""
         loop = asyncio.get_running_loop()
         key = (id(loop), whose)
         share = self._shares.get(key)
@@ -65,7 +109,7 @@ class Threads:
             share.release()
             raise
         future.add_done_callback(ended)
-        return await asyncio.wrap_future(future)
+        return future
 
     def _submit(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         with self._turn:

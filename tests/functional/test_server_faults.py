@@ -110,6 +110,43 @@ def test_s4_an_upload_whose_folder_is_lost_meanwhile_can_be_tried_again(server: 
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
 
 
+def test_s4_a_second_server_in_one_home_is_refused_and_harms_no_upload(server: Served) -> None:
+    """It removed what the first one was about to have uploaded."""
+    folder = server.home / "server" / "datasets"
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    with contextlib.closing(HTTPConnection(host, int(port), timeout=PLENTY_S)) as connection:
+        connection.putrequest("POST", "/v1/datasets?name=x.csv")
+        for name, value in {**BINARY, "Authorization": f"Bearer {server.key}"}.items():
+            connection.putheader(name, value)
+        connection.putheader("Content-Length", str(3 << 20))
+        connection.endheaders()
+        connection.send(bytes(2 << 20))
+        until(lambda: any(path.name.startswith(".") for path in folder.iterdir()))
+        second = subprocess.run(
+            [sys.executable, "-m", "belljar.cli.main", "serve", "--port", "0"],
+            env={**os.environ, "BELLJAR_HOME": str(server.home)},
+            capture_output=True,
+            text=True,
+            timeout=PLENTY_S,
+        )
+        connection.send(bytes(1 << 20))
+        assert connection.getresponse().status == 200
+    assert second.returncode != 0 and "http://" not in second.stdout
+    assert "another server uses this BELLJAR_HOME" in second.stderr
+    assert "a home of its own" in second.stderr and "Traceback" not in second.stderr
+
+
+def test_r3_a_server_that_was_killed_leaves_its_home_to_the_next(tmp_path: Path) -> None:
+    with served(sandboxes=SMALL) as first:
+        assert first.execute("print(1)").status == 200
+        assert first.ask("POST", "/v1/sandboxes", {"environment": "base"}).status == 200
+        first.process.kill()
+        first.process.wait(PLENTY_S)
+        first.restart()
+        first.wait_ready()
+        assert first.execute("print(1)").status == 200
+
+
 def test_what_may_succeed_later_says_when() -> None:
     with pytest.raises(ApiError) as full:
         _full()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import sqlalchemy as sa
 from alembic import autogenerate
@@ -15,6 +18,9 @@ from alembic.migration import MigrationContext
 
 from belljar.errors import InvalidRequest, Unavailable
 from belljar.server import keys, state
+from belljar.server import server as server_module
+from belljar.server.app import build
+from belljar.server.settings import ServerSettings
 from belljar.server.state import State
 from belljar.server.tenants import Quotas
 from belljar.testing.served import Served, served
@@ -45,11 +51,107 @@ def test_f2_what_is_put_in_comes_out(url: str) -> None:
     assert again.tenants() == {"ann": Quotas(sandboxes=1)}
     again.spend(7, [("ann", 2.5)])
     assert again.spent(7) == {"ann": 3.75, "eve": 2.0} and again.spent(8) == {}
-    again.spend(7 + 32, [("ann", 1.0)])
-    assert again.spent(7) == {}, "a month is enough"
+    again.spend(7 + 40, [("ann", 1.0)])
+    assert again.spent(7) == {"ann": 3.75, "eve": 2.0}, "the clock may have jumped"
+    for day in range(8, 8 + state.KEPT_DAYS - 1):
+        again.spend(day, [("ann", 1.0)])
+    assert again.spent(7) == {"eve": 2.0}, "a month is enough"
     assert again.remove(first.id) and not again.remove(first.id)
     assert again.all_keys() == [second]
     again.close()
+
+
+def test_f2_what_cannot_be_read_costs_its_own_tenant_alone(url: str) -> None:
+    here = State(url)
+    good, _ = keys.make("ann", now=1.5)
+    bad, _ = keys.make("bob", now=2.5)
+    here.add(good, Quotas(sandboxes=1))
+    here.add(bad)
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        broken = {"quotas": '{"a_quota_of_the_next_version": 1}'}
+        connection.execute(state.TENANTS.update().where(state.TENANTS.c.name == "bob"), broken)
+        connection.execute(state.KEYS.update().where(state.KEYS.c.id == bad.id), {"hash": "?"})
+    engine.dispose()
+    assert here.all_keys() == [good]
+    assert here.tenants() == {"ann": Quotas(sandboxes=1), "bob": None}
+    here.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    small = {"pool_size": 1, "build_environments": False, "engines": ["jail"]}
+    with served(keys=True, sandboxes=small) as found:
+        yield found
+
+
+def test_f2_a_removed_key_is_none_although_some_quotas_cannot_be_read(server: Served) -> None:
+    bob, eve = (server.belljar("keys", "add", name).strip() for name in ("bob", "eve"))
+    until(lambda: asked(server, bob).status == asked(server, eve).status == 200)
+    engine = sa.create_engine(f"sqlite:///{server.home}/server/state.db")
+
+    def write(quotas: str) -> None:
+        with engine.begin() as connection:
+            eves = state.TENANTS.c.name == "eve"
+            connection.execute(state.TENANTS.update().where(eves), {"quotas": quotas})
+
+    write('{"a_quota_of_the_next_version": 1}')
+    until(lambda: asked(server, eve).status == 429)
+    assert "cannot read this key's quotas" in asked(server, eve).json()["error"]["message"]
+    upload = server.ask(
+        *("POST", "/v1/datasets?name=a", b"1"),
+        headers={"Content-Type": "application/octet-stream"},
+        key=eve,
+    )
+    assert upload.status == 429
+    assert asked(server, bob).status == 200
+    server.belljar("keys", "remove", bob.split("_")[1])
+    until(lambda: asked(server, bob).status == 401)
+    assert server.ask("GET", "/ready").status == 200
+    write("{}")
+    until(lambda: asked(server, eve).status == 200)
+    engine.dispose()
+
+
+def test_f2_keys_that_cannot_be_read_hold_for_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/state.db"
+    here = State(url)
+    key, text = keys.make("ann", now=1.0)
+    here.add(key)
+    here.close()
+    settings = ServerSettings(state=url, sandboxes={"home": str(tmp_path), "pool_size": 0})
+    monkeypatch.setattr(server_module, "REFRESH_S", 0.05)
+
+    async def play() -> None:
+        found = server_module.Server(settings)
+        found.ready = True
+        refreshing = asyncio.ensure_future(found._refresh())
+        transport = httpx.ASGITransport(build(found))
+        client = httpx.AsyncClient(
+            transport=transport,
+            base_url="http://127.0.0.1",
+            headers={"Authorization": f"Bearer {text}"},
+        )
+        assert (await client.get("/ready")).status_code == 200
+        (tmp_path / "state.db").unlink()
+        (tmp_path / "state.db").mkdir()  # cannot be read
+        found.state._engine.dispose()
+        read = found._keys_read
+        await asyncio.sleep(0.3)
+        assert (await client.get("/v1/usage")).status_code == 200
+        found._keys_read = read - keys.KEYS_LATE_S
+        await asyncio.sleep(0.3)
+        assert (await client.get("/ready")).json()["error"]["code"] == "storage_unavailable"
+        assert (await client.get("/v1/usage")).status_code == 200
+        found._keys_read = read - keys.KEYS_HOLD_S
+        refused = await client.get("/v1/usage")
+        assert refused.status_code == 503 and refused.json()["error"]["retryable"]
+        refreshing.cancel()
+        await asyncio.wait((refreshing,))
+
+    asyncio.run(play())
 
 
 def test_f2_many_open_and_write_at_once(url: str) -> None:

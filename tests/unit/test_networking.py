@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from belljar.egress.gateway import Gateway
+from belljar.egress.ledger import dated
 from belljar.errors import NetworkRefused, TrailError
 from belljar.model import Request, Result
 from belljar.network import Allow, Egress, Rules
@@ -70,7 +71,7 @@ def outlet(entry: Entry) -> tuple[Outlet, Way]:
 
 
 def attempt(number: int = 1) -> Egress:
-    return Egress(at=round(time.time(), 3), host="a.example", port=number, verdict="allowed")
+    return Egress(at=dated(time.time()), host="a.example", port=number, verdict="allowed")
 
 
 def test_n1_an_attempt_belongs_to_the_run_under_way_and_to_who_is_not_over() -> None:
@@ -129,6 +130,11 @@ def test_n1_what_ends_later_belongs_to_the_run_in_which_it_began() -> None:
         assert runs == ["", "r1", "r2"]
 
     asyncio.run(main())
+
+
+def test_n1_what_begins_in_the_last_moment_of_a_run_is_not_dated_after_its_end() -> None:
+    for at in (1763293000.0004, 1763293000.0006, 1763293000.9999):
+        assert at - 0.001 <= dated(at) <= at
 
 
 def test_l5_a_result_has_the_first_hundred() -> None:

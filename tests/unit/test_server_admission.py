@@ -216,6 +216,7 @@ def test_waiting_ends_with_its_time_and_with_the_server() -> None:
 def test_quotas_of_a_minute_and_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 10.0 * DAY_S + 100
     monkeypatch.setattr(time, "time", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     tenant = Tenant("a", Quotas(runs_per_minute=2, cpu_s_per_day=1))
     tenant.start()
     tenant.start()
@@ -231,6 +232,44 @@ def test_quotas_of_a_minute_and_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
     now += DAY_S
     tenant.start()
     assert tenant.cpu_s() == 0
+
+
+def test_f2_a_clock_that_is_set_back_costs_nobody_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    tenant = Tenant("a", Quotas(runs_per_minute=2))
+    tenant.start(2)
+    monkeypatch.setattr(time, "time", lambda: now - 3600)
+    with pytest.raises(ApiError) as minute:
+        tenant.start()
+    assert int((minute.value.headers or {})["Retry-After"]) <= 60
+
+
+@pytest.mark.parametrize("most", [1, 150_000])
+def test_f2_runs_per_minute_hold_however_many_they_are(most: int) -> None:
+    tenant = Tenant("a", Quotas(runs_per_minute=most))
+    tenant.start(most)
+    with pytest.raises(ApiError):
+        tenant.start()
+    assert tenant.runs_last_minute() == most
+
+
+def test_f2_what_is_unsaved_when_the_day_changes_belongs_to_its_own_day(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 11.0 * DAY_S - 0.2
+    monkeypatch.setattr(time, "time", lambda: now)
+    tenant = Tenant("a", Quotas(cpu_s_per_day=5))
+    tenant.used(4900)
+    now += 0.3
+    tenant.used(100)
+    assert tenant.cpu_s() == 0.1
+    assert tenant.unsaved_s() == {10: 4.9, 11: 0.1}
+    tenant.saved(10, 4.9)
+    assert tenant.unsaved_s() == {11: 0.1} and tenant.cpu_s() == 0.1
+    tenant.saved(11, 0.1)
+    assert not tenant.unsaved_s() and tenant.cpu_s() == 0.1
+    tenant.saved(11, -0.1)  # it was not, after all
+    assert tenant.unsaved_s() == {11: 0.1} and tenant.cpu_s() == 0.1
 
 
 def test_a_tenants_maxima_and_engines() -> None:

@@ -128,13 +128,20 @@ def quotas(
     from belljar.errors import InvalidRequest
 
     state = _state(config)
-    own = state.tenants().get(tenant)
-    if own is None:
+    known = state.tenants()
+    if tenant not in known:
         raise InvalidRequest(f"there is no tenant {tenant!r}", hint="belljar keys add makes one")
+    own = known[tenant]
+    if own is None and not quota:
+        raise InvalidRequest(
+            f"the quotas of {tenant!r} cannot be read",
+            hint="use the version of Belljar that wrote them, or replace them all with --quota",
+        )
     if quota:
         own = _changed(own, quota)
         state.set_quotas(tenant, own)
     state.close()
+    assert own is not None
     print(own.model_dump_json(exclude_unset=True, indent=2))
     return 0
 

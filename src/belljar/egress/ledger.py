@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -97,6 +98,12 @@ class Ledger:
             self._send(gathered[first : first + 20], None)
 
 
+def dated(at: float) -> float:
+    """To the millisecond, and never later than it was: what began in the last moment of a run would
+    be dated after its end."""
+    return math.floor(at * 1000) / 1000
+
+
 class Attempt:
     """A record in the making. Told once, whatever happens."""
 
@@ -135,7 +142,7 @@ class Attempt:
 
     def record(self, verdict: str, why: str) -> Egress:
         return Egress(
-            at=round(self.at, 3),
+            at=dated(self.at),
             host=self.host[:_LONGEST_NAME],
             port=self.port,
             verdict=verdict,

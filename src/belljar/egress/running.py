@@ -96,7 +96,7 @@ class Running:
 
     @classmethod
     async def start(cls, settings: Settings) -> Running:
-        started = await threads.ENGINES.do_for(threads.OURS, _launch, settings)
+        started = await threads.ENGINES.take_for(threads.OURS, _discard, _launch, settings)
         self = cls(
             started.talk,
             started.process,
@@ -355,6 +355,15 @@ def _launch(settings: Settings) -> _Started:
     finally:
         os.close(owner)
     return _Started(ours, process, authority, more_roots, under_way, complaints)
+
+
+def _discard(started: _Started) -> None:
+    """Nobody waits for it any more."""
+    started.process.kill()
+    started.process.wait()
+    started.talk.close()
+    os.close(started.under_way)
+    os.close(started.complaints)
 
 
 def _libraries() -> list[str]:

@@ -200,7 +200,7 @@ class Files:
         self, local_path: str | os.PathLike[str], path: str, *, mode: int | None = None
     ) -> int:
         """Copies a file of the host into the sandbox; returns its bytes."""
-        file = await threads.FILES.do_for(threads.OURS, _open_local, local_path)
+        file = await threads.FILES.take_for(threads.OURS, os.close, _open_local, local_path)
         try:
             async with self.open(path, "wb", permissions=mode) as writer:
                 reading = asyncio.ensure_future(
@@ -321,9 +321,9 @@ class Files:
             self._check_size(size, most_bytes)
             batch.append(piece)
             if len(batch) * PIECE >= _BATCH:
-                await _finished(threads.FILES.do_for(threads.OURS, _write_all, file, batch))
+                await threads.FILES.finish_for(threads.OURS, _write_all, file, batch)
                 batch = []
-        await _finished(threads.FILES.do_for(threads.OURS, _write_all, file, batch))
+        await threads.FILES.finish_for(threads.OURS, _write_all, file, batch)
         return size
 
     def _check_size(self, size: int, most_bytes: int) -> None:
@@ -333,16 +333,6 @@ class Files:
                 hint="raise most_bytes, or read it piece by piece with open()",
                 kind="too_large",
             )
-
-
-async def _finished(work: Any) -> None:
-    """Waits for a thread also when cancelled: it uses a descriptor that is closed next."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait((task,))
-        raise
 
 
 def _write_all(file: int, pieces: Iterable[bytes]) -> None:

@@ -64,7 +64,11 @@ class Interpreter:
         on_event: Callable[[events.Event], None] | None,
         entry: Entry,
     ) -> Run:
-        """To be followed by `done`, whatever comes of it."""
+        """To be followed by `done`."""
+        wall = held.conversation.wall
+        if seen := wall.look():
+            self.used_before_ms += seen.usage.cpu_ms
+        wall.settle()  # before the question is on its way: the code may be faster than we are
         self.runs += 1
         started = Run(
             held.conversation,
@@ -75,11 +79,11 @@ class Interpreter:
         )
         held.begins(entry)
         started.on_event = on_event
-        wall = held.conversation.wall
-        if seen := wall.look():
-            self.used_before_ms += seen.usage.cpu_ms
-        wall.settle()  # before the question is on its way: the code may be faster than we are
-        started.start(request.code, stdin=request.stdin)
+        try:
+            started.start(request.code, stdin=request.stdin)
+        except BaseException:
+            held.done(entry)
+            raise
         self.now = started
         return started
 

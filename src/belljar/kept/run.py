@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from belljar.conversation import Conversation, Refusal
-from belljar.errors import LimitExceeded, SandboxLost
+from belljar.errors import LimitExceeded, SandboxEnded, SandboxLost
 from belljar.kept import events, outputs, telling
 from belljar.model import Limits, Output, Result
 from belljar.trail.entry import CallbackFailed
@@ -22,6 +22,17 @@ KILL_S = 5.0
 INSIST_S = 0.3
 """Between interrupts of a run that nobody wants any more: the first may come before its code."""
 _MOST_EVENTS = 10_000
+
+
+def cancelled() -> bool:
+    """Whether somebody has cancelled the current task, rather than something it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def sandbox_ended(why: str, *, ran: bool = False) -> SandboxEnded:
+    what = "this sandbox ended during the run" if ran else "this sandbox has ended"
+    return SandboxEnded(f"{what}: {why or 'it was closed'}", hint="make a new one", ran=ran)
 
 
 class Run:
@@ -59,6 +70,7 @@ class Run:
         """What it raises interrupts the run and is raised to whoever waits for the result."""
         self._refused: Exception | None = None
         self._task: asyncio.Task[Result] | None = None
+        self._cancelled_why = ""
 
     def start(self, code: str, *, stdin: bytes) -> None:
         asked = self._conversation.begin(
@@ -76,11 +88,19 @@ class Run:
         self._task = asyncio.ensure_future(self._run(asked, stdin))
 
     async def result(self) -> Result:
+        """SandboxEnded if that is what cancelled it: whoever waits was not cancelled, and would be
+        taken for somebody who was."""
         assert self._task is not None
-        return await self._task
+        try:
+            return await self._task
+        except asyncio.CancelledError:
+            if cancelled():
+                raise
+            raise sandbox_ended(self._cancelled_why, ran=True) from None
 
-    def cancel(self) -> None:
+    def cancel(self, why: str) -> None:
         assert self._task is not None
+        self._cancelled_why = self._cancelled_why or why
         self._task.cancel()
 
     async def happening(self) -> AsyncIterator[events.Event]:
@@ -94,7 +114,7 @@ class Run:
                 break
             self._news.clear()
             await self._news.wait()
-        yield events.Ended(result=await self._task)
+        yield events.Ended(result=await self.result())
 
     def interrupt(self) -> None:
         """KeyboardInterrupt in the code; the state stays."""

@@ -12,11 +12,11 @@ from typing import Any
 from belljar import client, inputs
 from belljar.core import Belljar
 from belljar.errors import (
+    BelljarError,
     Busy,
     Closed,
     EngineError,
     InvalidRequest,
-    SandboxEnded,
     SandboxLost,
     TrailError,
 )
@@ -28,7 +28,7 @@ from belljar.kept.interpreter import Interpreter
 from belljar.kept.lifetime import Lifetime
 from belljar.kept.options import make_options
 from belljar.kept.processes import Process, Processes, command
-from belljar.kept.run import Run
+from belljar.kept.run import Run, sandbox_ended
 from belljar.kept.setup import WORKSPACE
 from belljar.model import Result
 from belljar.network import Allow
@@ -145,7 +145,11 @@ class Sandbox:
     def cpu_ms(self) -> float | None:
         """Since the latest run began, also of programs beside it; None where only the agent can
         tell."""
-        seen = self._held.conversation.wall.look() if self._held else None
+        try:
+            seen = self._held.conversation.wall.look() if self._held else None
+        except (BelljarError, OSError):
+            # A wall that is lost says so to its next run. Whoever counts, counts others', too.
+            return None
         return seen.usage.cpu_ms if seen else None
 
     def all_cpu_ms(self) -> float | None:
@@ -192,7 +196,7 @@ class Sandbox:
                     yield event
             finally:
                 self._interpreter.done(held, entry)
-                started.cancel()
+                started.cancel("nobody waits for it")
 
     async def _begin(
         self,
@@ -392,18 +396,44 @@ class Sandbox:
         await self._lifetime.over()
 
     async def _destroy(self) -> None:
-        assert self._held is not None and self._family is not None
-        if self.before_end:
-            self.before_end()
-        self._used_ms = used_ms = self.all_cpu_ms()
+        """Each step is done, whatever became of those before it: of a sandbox that cannot be ended
+        well, nothing may stay that can be put away."""
+        assert self._family is not None
+        failure: Exception | None = None
+        for step in (
+            *(self._count_at_end, self._end_run, self._family.leave),
+            *(self._write_end, self._close_jar, self._tell_end),
+        ):
+            try:
+                await step()
+            except Exception as error:
+                failure = failure or error
+        if failure:
+            raise failure
+
+    async def _count_at_end(self) -> None:
+        """While the wall still stands."""
+        try:
+            if self.before_end:
+                self.before_end()
+        finally:
+            self._used_ms = self.all_cpu_ms()
+
+    async def _end_run(self) -> None:
         if self._interpreter.now:
-            self._interpreter.now.cancel()
-        await self._family.leave()
-        used = {} if used_ms is None else {"cpu_ms": round(used_ms, 3)}
+            self._interpreter.now.cancel(self.ended)
+
+    async def _write_end(self) -> None:
+        assert self._held is not None
+        used = {} if self._used_ms is None else {"cpu_ms": round(self._used_ms, 3)}
         with contextlib.suppress(TrailError):  # it is gone; the trail will call it lost
             await self._held.life.close("closed", reason=self.ended, **used)
+
+    async def _close_jar(self) -> None:
         if self._own_jar and self._jar:
             await self._jar.close()
+
+    async def _tell_end(self) -> None:
         if self.on_end:
             self.on_end()
 
@@ -426,7 +456,7 @@ class Sandbox:
 
     def _usable(self, *, state: bool = True) -> Held:
         if self.ended:
-            raise SandboxEnded(f"this sandbox has ended: {self.ended}", hint="make a new one")
+            raise sandbox_ended(self.ended)
         if self._held is None:
             raise Closed("this sandbox was not opened", hint="use it in a with statement")
         if self._held.conversation.lost:

@@ -144,8 +144,9 @@ class Datasets:
             self._check(tenant, upload)
             self._ensure_folder()
             self._check_disk()
-            await threads.FILES.do_for(tenant.name, partial.mkdir, mode=0o755)
-            file = await threads.FILES.do_for(tenant.name, _create, partial / "content")
+            file = await threads.FILES.take_for(
+                tenant.name, lambda file: _uncreate(partial, file), _create, partial
+            )
             writing: asyncio.Future[None] | None = None
             try:
                 async for piece in pieces:
@@ -163,7 +164,7 @@ class Datasets:
                     )
                 if writing:
                     await asyncio.shield(writing)
-                await threads.FILES.do_for(tenant.name, os.fsync, file)
+                await threads.FILES.finish_for(tenant.name, os.fsync, file)
             finally:
                 if writing and not writing.done():
                     await asyncio.wait((writing,))  # before its descriptor is closed
@@ -176,7 +177,14 @@ class Datasets:
                 sha256=digest.hexdigest(),
                 created=round(time.time(), 3),
             )
-            await threads.FILES.do_for(tenant.name, self._complete, partial, stored)
+            whole = self._folder / identity
+            await threads.FILES.take_for(
+                tenant.name,
+                lambda _: shutil.rmtree(whole, ignore_errors=True),
+                self._complete,
+                partial,
+                stored,
+            )
             found = stored
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -229,6 +237,7 @@ class Datasets:
 
     def _check(self, tenant: Tenant, upload: _Upload) -> None:
         """With `upload`, which is one of those that arrive."""
+        tenant.check()
         if upload.size > self._most_bytes:
             raise ApiError(
                 "body_too_large",
@@ -270,11 +279,22 @@ def _full() -> NoReturn:
     raise ApiError("storage_full", "this server's disk is full", hint="the operator can make room")
 
 
-def _create(path: Path) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    file = os.open(path, flags, 0o444)
+def _create(folder: Path) -> int:
+    """A new folder with empty content, or neither."""
+    folder.mkdir(mode=0o755)
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(folder / "content", flags, 0o444)
+    except BaseException:
+        folder.rmdir()
+        raise
     os.fchmod(file, 0o444)  # whatever our umask is
     return file
+
+
+def _uncreate(folder: Path, file: int) -> None:
+    os.close(file)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _append(file: int, digest: Any, piece: bytes, upload: _Upload) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from belljar.server.errors import ApiError, answer
+from belljar.server.keys import KEYS_HOLD_S
 from belljar.server.origins import Origins
 from belljar.server.tenants import Tenant
 
@@ -108,10 +109,13 @@ class Gate:
             else:
                 with staying:
                     await self._app(scope, receive, sending)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cut:
             # The client went in the last moment, or the server ends: nobody above needs to know.
+            if not self._server.draining:
+                failure = cut
             if not status:
-                await answer(_ENDING, ran=visit.ran)(scope, receive, sending)
+                told = _ENDING if self._server.draining else cut
+                await answer(told, ran=visit.ran)(scope, receive, sending)
         except Exception as error:
             failure = error
             if not status:
@@ -176,6 +180,13 @@ class Gate:
                 "origin_refused",
                 "web pages from elsewhere may not use this server",
                 hint="the operator can add the page's origin to allowed_origins",
+            )
+        if self._server.keys_age_s() > KEYS_HOLD_S and scope["path"] not in OPEN:
+            raise ApiError(
+                "storage_unavailable",
+                "the server's keys cannot be read, and those it knows may have been removed",
+                hint="the server's log says why",
+                retry_after_s=5,
             )
         self._identify(headers, visit)
         if visit.by_cookie and headers.get(b"sec-fetch-site", "none") not in (

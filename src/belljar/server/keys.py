@@ -18,6 +18,9 @@ _KEY = re.compile(r"blj_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _NOBODY = bytes(32)
 """Compared with when there is no such id, so that both ways take as long."""
 
+KEYS_LATE_S, KEYS_HOLD_S = 5.0, 60.0
+"""When /ready says that keys cannot be read, and how long those that were read last are good."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Key:

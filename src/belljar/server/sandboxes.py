@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from belljar.errors import Busy, LimitExceeded, SandboxEnded
+from belljar.errors import Busy, LimitExceeded
 from belljar.kept import events
+from belljar.kept.run import sandbox_ended
 from belljar.kept.sandbox import Sandbox
 from belljar.model import Limits
 from belljar.policy.limits import BOUNDS, requested_limits
@@ -186,13 +187,13 @@ class Book:
         owned = self._living.get(sandbox_id)
         if owned and owned.tenant.name == visit.tenant.name:
             if owned.box.ended:
-                raise _ended(owned.box.ended)
+                raise sandbox_ended(owned.box.ended)
             return owned
         if owned and visit.operator and any_tenant:
             return owned
         tenant, why = self._ended.get(sandbox_id, ("", ""))
         if why and tenant == visit.tenant.name:
-            raise _ended(why)
+            raise sandbox_ended(why)
         raise ApiError(
             "not_found", "there is no such sandbox", hint="GET /v1/sandboxes lists yours"
         )
@@ -385,7 +386,8 @@ class Book:
         if self._watching:
             self._watching.cancel()
             await asyncio.wait((self._watching,))
-        ends = [owned.box.close() for owned in self._living.values()]
+        why = "the server is shutting down"
+        ends = [owned.box.close(why) for owned in self._living.values()]
         for failure in await asyncio.gather(*ends, return_exceptions=True):
             if isinstance(failure, BaseException):
                 log.error("sandbox not ended", error=repr(failure))
@@ -398,18 +400,20 @@ class Book:
             for owned in list(self._living.values()):
                 if not owned.tenant.quotas.cpu_s_per_day and number % UNBOUNDED_ROUNDS:
                     continue
-                used_ms = owned.count_cpu()
-                if used_ms <= IDLE_MS or not owned.tenant.out_of_cpu():
-                    continue
-                log.info("sandbox ended", reason="cpu quota", tenant=owned.tenant.name)
-                if owned.box.running and not owned.cut_off:
-                    owned.cut()
-                else:
-                    self._server.soon(owned.box.close("the CPU seconds of today are used up"))
+                try:
+                    self._charge(owned)
+                except Exception as error:  # one that is broken costs nobody else the count
+                    log.error("CPU time not counted", sandbox=owned.id, error=repr(error))
 
-
-def _ended(why: str) -> SandboxEnded:
-    return SandboxEnded(f"this sandbox has ended: {why}", hint="make a new one")
+    def _charge(self, owned: Owned) -> None:
+        used_ms = owned.count_cpu()
+        if used_ms <= IDLE_MS or not owned.tenant.out_of_cpu():
+            return
+        log.info("sandbox ended", reason="cpu quota", tenant=owned.tenant.name)
+        if owned.box.running and not owned.cut_off:
+            owned.cut()
+        else:
+            self._server.soon(owned.box.close("the CPU seconds of today are used up"))
 
 
 def described(owned: Owned) -> dict[str, Any]:

@@ -14,12 +14,12 @@ import structlog
 from belljar import threads
 from belljar.core import Belljar
 from belljar.errors import BelljarError, InvalidRequest
-from belljar.server import budget
+from belljar.server import budget, homes
 from belljar.server.admission import Admission
 from belljar.server.datasets import Datasets
 from belljar.server.errors import ApiError
 from belljar.server.gate import Visit
-from belljar.server.keys import Keyring
+from belljar.server.keys import KEYS_LATE_S, Keyring
 from belljar.server.metrics import Metrics
 from belljar.server.parsers import Parsers
 from belljar.server.sandboxes import Book
@@ -27,7 +27,7 @@ from belljar.server.settings import ServerSettings
 from belljar.server.signin import SignIn
 from belljar.server.state import State
 from belljar.server.surveys import Surveys
-from belljar.server.tenants import DAY_S, Quotas, Tenant
+from belljar.server.tenants import Quotas, Tenant, today
 from belljar.server.writing import Turns
 from belljar.trail.trail import Trail
 
@@ -42,6 +42,7 @@ log = structlog.get_logger("belljar.server")
 class Server:
     def __init__(self, settings: ServerSettings, *, port: int | None = None) -> None:
         self.settings = settings
+        self._home = homes.take(settings.jar.home / "server")
         self.state = State(settings.state_url)
         self.keyring = Keyring(self.state.all_keys())
         self.sign_in: SignIn | None = None
@@ -52,9 +53,10 @@ class Server:
                     hint="belljar keys add NAME, or listen on 127.0.0.1",
                 )
             self.sign_in = SignIn(settings.port if port is None else port)
-        self._quotas: dict[str, Quotas] = self.state.tenants()
+        self._keys_read = time.monotonic()
+        self._quotas: dict[str, Quotas | None] = {}
         self._tenants: dict[str, Tenant] = {}
-        self._spent = (_today(), self.state.spent(_today()))
+        self._spent = self._sums()
         self._accounts = asyncio.Lock()
         """Nothing is added to the day's sums while they are read."""
         self.jar = Belljar(settings.jar)
@@ -71,7 +73,7 @@ class Server:
         self.datasets = Datasets(
             settings.jar.home / "server" / "datasets", most_bytes=settings.dataset_bytes
         )
-        self._share()
+        self._set_quotas(self.state.tenants())
         self.metrics = Metrics()
         self.surveys = Surveys(settings.jar)
         self.jar.on_egress = self.metrics.tried
@@ -91,6 +93,7 @@ class Server:
         tenant = self._tenants.get(name)
         if tenant is None:
             tenant = self._tenants[name] = Tenant(name, self._quotas_of(name))
+            tenant.quotas_unread = self._is_unread(name)
             day, spent = self._spent
             tenant.recall(day, spent.get(name, 0.0))
         return tenant
@@ -104,6 +107,17 @@ class Server:
         own = self._quotas.get(name)
         usual = self.settings.quotas
         return usual.model_copy(update=dict(own.model_dump(exclude_unset=True))) if own else usual
+
+    def _is_unread(self, name: str) -> bool:
+        return name in self._quotas and self._quotas[name] is None
+
+    def keys_trouble(self) -> str:
+        """Why the keys that are known may not be those that are valid; empty if they are."""
+        return "" if self.keys_age_s() < KEYS_LATE_S else "the server's keys cannot be read"
+
+    def keys_age_s(self) -> float:
+        """How long ago they were read."""
+        return 0.0 if self.sign_in else time.monotonic() - self._keys_read
 
     def trail(self) -> Trail:
         """For reading; blocks."""
@@ -153,6 +167,7 @@ class Server:
         if self._trail:
             self._trail.close()
         self.state.close()
+        self._home.close()
 
     async def drain(self) -> None:
         """Waits for the runs under way, then ends them: their callers are told."""
@@ -220,26 +235,48 @@ class Server:
                 await asyncio.sleep(RETRY_S)
 
     async def _refresh(self) -> None:
+        """Each by itself: what cannot be read keeps nothing else from being."""
         while True:
             await asyncio.sleep(REFRESH_S)
             self._look_at_trail()
-            try:
-                async with self._accounts:
-                    keys, quotas, self._spent = await threads.STATE.do_for(
-                        threads.OURS, self._reload
-                    )
-                    self._recall()
-            except Exception as error:
-                log.error("state cannot be read", error=repr(error))
-                continue
-            if not self.sign_in:
-                self.keyring = Keyring(keys)
-                self._end_keyless({key.tenant for key in keys})
-            if quotas != self._quotas:
-                self._quotas = quotas
-                self._share()
-                for tenant in self._tenants.values():
-                    tenant.quotas = self._quotas_of(tenant.name)
+            for what, refresh in (
+                ("keys", self._refresh_keys),
+                ("quotas", self._refresh_quotas),
+                ("CPU seconds", self._refresh_sums),
+            ):
+                try:
+                    await refresh()
+                except Exception as error:
+                    log.error("state cannot be read", what=what, error=repr(error))
+
+    async def _refresh_keys(self) -> None:
+        if self.sign_in:
+            return
+        keys = await threads.STATE.do_for(threads.OURS, self.state.all_keys)
+        self._keys_read = time.monotonic()
+        self.keyring = Keyring(keys)
+        self._end_keyless({key.tenant for key in keys})
+
+    async def _refresh_quotas(self) -> None:
+        self._set_quotas(await threads.STATE.do_for(threads.OURS, self.state.tenants))
+
+    async def _refresh_sums(self) -> None:
+        async with self._accounts:
+            day, spent = self._spent = await threads.STATE.do_for(threads.OURS, self._sums)
+            for tenant in self._tenants.values():
+                tenant.recall(day, spent.get(tenant.name, 0.0))
+
+    def _set_quotas(self, quotas: dict[str, Quotas | None]) -> None:
+        if quotas == self._quotas:
+            return
+        self._quotas = quotas
+        self._share()
+        if unread := [name for name, own in quotas.items() if own is None]:
+            log.error("quotas cannot be read", tenants=unread)
+        for tenant in self._tenants.values():
+            tenant.quotas_unread = self._is_unread(tenant.name)
+            if not tenant.quotas_unread:
+                tenant.quotas = self._quotas_of(tenant.name)
 
     def _end_keyless(self, tenants: set[str]) -> None:
         """Ends what was asked for with keys that were removed, and the sandboxes of all tenants but
@@ -249,30 +286,29 @@ class Server:
             if not visit.still_valid():
                 end(ApiError("unauthenticated", "the key was removed: what it asked for was ended"))
 
-    def _reload(self) -> tuple[list[Any], dict[str, Quotas], tuple[int, dict[str, float]]]:
-        day = _today()
-        return self.state.all_keys(), self.state.tenants(), (day, self.state.spent(day))
-
-    def _recall(self) -> None:
-        day, spent = self._spent
-        for tenant in self._tenants.values():
-            tenant.recall(day, spent.get(tenant.name, 0.0))
+    def _sums(self) -> tuple[int, dict[str, float]]:
+        day = today()
+        return day, self.state.spent(day)
 
     async def _save(self) -> None:
         """Adds what was used since the last time to what all servers have counted."""
         async with self._accounts:
-            day = _today()
-            new = {name: tenant.unsaved_s() for name, tenant in self._tenants.items()}
-            new = {name: cpu_s for name, cpu_s in new.items() if cpu_s}
+            days: dict[int, dict[str, float]] = {}
+            for name, tenant in self._tenants.items():
+                for day, cpu_s in tenant.unsaved_s().items():
+                    days.setdefault(day, {})[name] = cpu_s
+            for day, new in sorted(days.items()):
+                await self._save_day(day, new)
+
+    async def _save_day(self, day: int, new: dict[str, float]) -> None:
+        for name, cpu_s in new.items():
+            self._tenants[name].saved(day, cpu_s)
+        try:  # to its end, even if this task is cancelled
+            await threads.STATE.do_for(threads.OURS, self.state.spend, day, new.items())
+        except Exception:
             for name, cpu_s in new.items():
-                self._tenants[name].saved(day, cpu_s)
-            try:
-                if new:  # to its end, even if this task is cancelled
-                    await threads.STATE.do_for(threads.OURS, self.state.spend, day, new.items())
-            except Exception:
-                for name, cpu_s in new.items():
-                    self._tenants[name].saved(day, -cpu_s)
-                raise
+                self._tenants[name].saved(day, -cpu_s)
+            raise
 
     async def _keep_saving(self) -> None:
         while True:
@@ -291,7 +327,3 @@ class Server:
                 log.error("the trail cannot be written", error=trouble)
             else:
                 log.info("the trail can be written again")
-
-
-def _today() -> int:
-    return int(time.time() // DAY_S)

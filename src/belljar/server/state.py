@@ -22,6 +22,8 @@ from belljar.server.keys import Key
 from belljar.server.tenants import Quotas
 
 BUSY_S, CONNECT_S = 5, 10
+KEPT_DAYS = 32
+"""Of each tenant's sums of CPU seconds."""
 _OPENING = 0x42656C70  # keys of PostgreSQL's advisory locks, beside those of the trail
 _WRITING = _OPENING + 1
 NEWEST = "0001"
@@ -70,18 +72,22 @@ class State:
         self._engine.dispose()
 
     def all_keys(self) -> list[Key]:
+        """Those that can be read: one that is damaged is no key, and costs no other."""
         with self._reading() as connection:
             rows = connection.execute(sql.select(KEYS).order_by(KEYS.c.created)).all()
-        return [
-            Key(
-                id=row.id,
-                hash=bytes.fromhex(row.hash),
-                tenant=row.tenant,
-                operator=bool(row.operator),
-                created=row.created,
-            )
-            for row in rows
-        ]
+        found = []
+        for row in rows:
+            with contextlib.suppress(ValueError, TypeError):
+                found.append(
+                    Key(
+                        id=row.id,
+                        hash=bytes.fromhex(row.hash),
+                        tenant=row.tenant,
+                        operator=bool(row.operator),
+                        created=row.created,
+                    )
+                )
+        return found
 
     def add(self, key: Key, quotas: Quotas | None = None) -> None:
         """Stores a key; its tenant is made, with these quotas, if there is none."""
@@ -103,10 +109,17 @@ class State:
             done = connection.execute(KEYS.delete().where(KEYS.c.id == identity))
         return bool(done.rowcount)
 
-    def tenants(self) -> dict[str, Quotas]:
+    def tenants(self) -> dict[str, Quotas | None]:
+        """None: its quotas are of a newer version, or damaged."""
         with self._reading() as connection:
             rows = connection.execute(sql.select(TENANTS)).all()
-        return {row.name: Quotas.model_validate_json(row.quotas) for row in rows}
+        found: dict[str, Quotas | None] = {}
+        for row in rows:
+            try:
+                found[row.name] = Quotas.model_validate_json(row.quotas)
+            except (ValueError, TypeError):
+                found[row.name] = None
+        return found
 
     def set_quotas(self, tenant: str, quotas: Quotas) -> None:
         with self._writing() as connection:
@@ -120,13 +133,19 @@ class State:
     def spend(self, day: int, amounts: Iterable[tuple[str, float]]) -> None:
         """Adds to what the day's sums are: several servers may share this state."""
         with self._writing() as connection:
-            connection.execute(SPENT.delete().where(SPENT.c.day < day - 31))
             for tenant, cpu_s in amounts:
                 here = (SPENT.c.tenant == tenant) & (SPENT.c.day == day)
                 added = SPENT.update().where(here).values(cpu_s=SPENT.c.cpu_s + cpu_s)
                 done = connection.execute(added)
                 if not done.rowcount:
                     connection.execute(SPENT.insert().values(tenant=tenant, day=day, cpu_s=cpu_s))
+                    self._prune(connection, tenant)
+
+    def _prune(self, connection: sql.Connection, tenant: str) -> None:
+        """By number and not by date: a clock that jumps ahead for once would delete today's."""
+        own = SPENT.c.tenant == tenant
+        kept = sql.select(SPENT.c.day).where(own).order_by(SPENT.c.day.desc()).limit(KEPT_DAYS)
+        connection.execute(SPENT.delete().where(own & SPENT.c.day.not_in(kept)))
 
     def _has(self, connection: sql.Connection, tenant: str) -> bool:
         found = connection.execute(sql.select(TENANTS.c.name).where(TENANTS.c.name == tenant))

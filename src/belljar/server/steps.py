@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from belljar.errors import BelljarError, Busy
 from belljar.kept import events
+from belljar.kept.run import cancelled, sandbox_ended
 from belljar.model import Result
 from belljar.server import budget, running
 from belljar.server.errors import ApiError, name_of
@@ -88,6 +89,11 @@ class Step:
                         running.keep(self._visit, place, result)
                     finally:
                         owned.end_run(used_ms)
+        except asyncio.CancelledError:
+            if cancelled():
+                raise
+            # Whoever waits was not cancelled either, and must not be told that it was.
+            raise sandbox_ended(owned.box.ended, ran=self._begun) from None
         finally:
             if self._tell:
                 await self._events.put(None)

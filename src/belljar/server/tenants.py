@@ -19,6 +19,8 @@ from belljar.server.errors import ApiError
 
 DAY_S = 86_400
 MINUTE_S = 60.0
+MOST_TOLD = 100_000
+"""Runs of a minute that are remembered of a tenant without `runs_per_minute`."""
 Count = Annotated[int, Field(ge=0, le=2**53)]
 
 
@@ -93,11 +95,16 @@ class Tenant:
         self.quotas = quotas
         self.runs = 0
         """Since the server started."""
-        self._starts: deque[float] = deque(maxlen=100_000)
+        self.quotas_unread = False
+        """What its quotas are cannot be read: nothing new is begun, what is under way keeps those
+        that were last known."""
+        self._starts: deque[float] = deque()
+        """By a clock that nobody sets."""
         self._day = 0
         self._cpu_s = 0.0
         """Of the day, by all servers that share their state, as it was last written and read."""
-        self._unsaved_s = 0.0
+        self._unsaved_s: dict[int, float] = {}
+        """By day."""
 
     def options(self, asked: Mapping[str, Any], defaults: Limits) -> dict[str, Any]:
         """The options of a run as this tenant may have them, or InvalidRequest.
@@ -144,13 +151,14 @@ class Tenant:
 
     def start(self, number: int = 1) -> None:
         """Counts a run, or so many, or refuses them."""
-        now = time.time()
-        if self.out_of_cpu(now):
-            raise OutOfCpu(self.quotas.cpu_s_per_day, now)
+        self.check()
+        if self.out_of_cpu():
+            raise OutOfCpu(self.quotas.cpu_s_per_day, time.time())
+        now = time.monotonic()
         starts = self._starts
-        while starts and starts[0] <= now - MINUTE_S:
-            starts.popleft()
         most = self.quotas.runs_per_minute
+        while starts and (starts[0] <= now - MINUTE_S or (not most and len(starts) > MOST_TOLD)):
+            starts.popleft()
         if most and len(starts) + number > most:
             raise ApiError(
                 "quota_exceeded",
@@ -163,31 +171,43 @@ class Tenant:
         starts.extend([now] * number)
         self.runs += number
 
-    def out_of_cpu(self, now: float | None = None) -> bool:
+    def check(self) -> None:
+        """Whether it may begin anything."""
+        if self.quotas_unread:
+            raise ApiError(
+                "quota_exceeded",
+                "this server cannot read this key's quotas, so nothing is begun for it",
+                hint="the operator can set them again, or use the version that wrote them",
+                retry_after_s=60,
+            )
+
+    def out_of_cpu(self) -> bool:
         most = self.quotas.cpu_s_per_day
-        return bool(most) and self.cpu_s(now) >= most
+        return bool(most) and self.cpu_s() >= most
 
     def used(self, cpu_ms: float) -> None:
         self.cpu_s()
-        self._unsaved_s += cpu_ms / 1000
+        self._unsaved_s[self._day] = self._unsaved_s.get(self._day, 0.0) + cpu_ms / 1000
 
-    def cpu_s(self, now: float | None = None) -> float:
+    def cpu_s(self) -> float:
         """CPU seconds used today."""
-        day = int((time.time() if now is None else now) // DAY_S)
+        day = today()
         if day != self._day:
-            self._day, self._cpu_s, self._unsaved_s = day, 0.0, 0.0
-        return self._cpu_s + self._unsaved_s
+            self._day, self._cpu_s = day, 0.0
+        return self._cpu_s + self._unsaved_s.get(day, 0.0)
 
-    def unsaved_s(self) -> float:
-        """What is still to be added to the day's sum in the server's state."""
-        self.cpu_s()
-        return self._unsaved_s
+    def unsaved_s(self) -> dict[int, float]:
+        """What is still to be added to the sums in the server's state, by day: also to those of
+        days that are over."""
+        return {day: cpu_s for day, cpu_s in self._unsaved_s.items() if cpu_s}
 
     def saved(self, day: int, cpu_s: float) -> None:
         """So much of it was added there; below 0: it was not, after all."""
+        left_s = max(0.0, self._unsaved_s.pop(day, 0.0) - cpu_s)
+        if left_s:
+            self._unsaved_s[day] = left_s
         if day == self._day:
             self._cpu_s += cpu_s
-            self._unsaved_s = max(0.0, self._unsaved_s - cpu_s)
 
     def recall(self, day: int, cpu_s: float) -> None:
         """What the state says: what earlier servers have counted, and others beside this one."""
@@ -196,13 +216,18 @@ class Tenant:
             self._cpu_s = cpu_s
 
     def runs_last_minute(self) -> int:
-        since = time.time() - MINUTE_S
+        since = time.monotonic() - MINUTE_S
         return sum(start > since for start in self._starts)
+
+
+def today() -> int:
+    """As a number, in UTC."""
+    return int(time.time() // DAY_S)
 
 
 def _free_at(starts: deque[float], left: int) -> float:
     """When the start was after whose minute no more than `left` are in it."""
-    return starts[max(0, len(starts) - 1 - max(0, left))] if starts else time.time()
+    return starts[max(0, len(starts) - 1 - max(0, left))] if starts else time.monotonic()
 
 
 def _whole(name: str, value: float) -> float:

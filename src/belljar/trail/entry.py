@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from belljar import threads
-from belljar.errors import Busy, Closed, InvalidRequest, TrailError
+from belljar.errors import Busy, Closed, InvalidRequest, SandboxEnded, TrailError
 from belljar.model import Caller, Request, Result, Usage
 from belljar.settings import Settings
 
@@ -290,6 +290,8 @@ def _open(settings: Settings) -> Writer:
 
 def _status(error: BaseException) -> str:
     if isinstance(error, CallbackFailed) or not isinstance(error, Exception):
+        return "cancelled"
+    if isinstance(error, SandboxEnded) and error.ran:
         return "cancelled"
     return "refused" if isinstance(error, (InvalidRequest, Busy, Closed)) else "failed"
 

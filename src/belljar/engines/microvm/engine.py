@@ -213,7 +213,7 @@ class MicrovmEngine:
                 launcher, kind, built, ground, disk, self._settings.defaults
             )
             try:
-                await threads.ENGINES.do_for(
+                await threads.ENGINES.finish_for(
                     threads.OURS, snapshots.save, self._settings, name, ram=ram, state=state
                 )
             finally:

@@ -53,7 +53,10 @@ def _files(name: str, path: Path) -> list[tuple[str, Path]]:
 
 async def upload(connection: Connection, path: Path, uploaded: list[str]) -> str:
     """A file of this machine becomes a dataset; its id."""
-    with await threads.FILES.do_for(threads.OURS, path.open, "rb") as file:
+    opened = threads.FILES.take_for(
+        threads.OURS, lambda file: file.close(), lambda: path.open("rb")
+    )
+    with await opened as file:
         return await _add(connection, path.name[:200] or "input", file, uploaded)
 
 

@@ -61,6 +61,8 @@ async def ready(request: Request) -> Response:
         raise ApiError(
             "trail_error", "the trail cannot be written, so nothing runs", retry_after_s=5
         )
+    if trouble := server.keys_trouble():
+        raise ApiError("storage_unavailable", trouble, retry_after_s=5)
     return _json({"ready": True})
 
 
