@@ -11,7 +11,7 @@ from typing import NamedTuple
 import h11
 
 from . import tunnel
-from .http import MOST_HEADERS, Event, Headers, Http, passed_on, values, without_quotes
+from .http import Event, Headers, Http, Odd, passed_on, values, without_quotes
 from .ledger import Attempt
 from .limits import Turns, Watched
 from .refusal import Refusal, blocked, failed
@@ -71,7 +71,8 @@ class Exchange:
         """Request and answer, at the same time where there is a body."""
         upstream = self._upstream
         try:
-            body = self._client.ready()
+            async with self._turns:
+                body = self._client.ready()
         except h11.RemoteProtocolError as error:
             raise _bad_body(error) from error
         first = upstream.http.state.send(asked.head) or b""
@@ -100,10 +101,14 @@ class Exchange:
         try:
             while True:
                 since = await self._turns.pass_on(since)
-                event = event or await self._client.event()
-                if isinstance(event, h11.Data):
-                    data, event = self._client.gathered(event)
+                if event is None:
                     async with self._turns:
+                        event = self._client.ready()
+                if event is None:
+                    self._client.feed(await self._client.stream.read())
+                elif isinstance(event, h11.Data):
+                    async with self._turns:
+                        data, event = self._client.gathered(event)
                         passed = body.feed(data)
                     if passed:
                         await upstream.http.stream.write(_data(upstream.http, passed))
@@ -123,11 +128,10 @@ class Exchange:
         try:
             while True:
                 since = await self._turns.pass_on(since)
-                if incoming is None and has_read:
-                    async with self._turns:  # to read a head takes long
+                event, behind = behind, None
+                if event is None and has_read:
+                    async with self._turns:
                         event = upstream.http.ready()
-                else:
-                    event, behind = behind or upstream.http.ready(), None
                 if event is None:
                     await self._flush(out)
                     upstream.http.feed(await upstream.http.stream.read())
@@ -149,8 +153,6 @@ class Exchange:
                     self._attempt.status = event.status_code
                     if _is_of_events(event):
                         upstream.meter.expect_silence()
-                    if len(event.headers) > MOST_HEADERS:
-                        raise failed(f"{host}: its answer has more than {MOST_HEADERS} headers")
                     async with self._turns:
                         incoming = self._keeper.response(
                             host=host,
@@ -164,15 +166,17 @@ class Exchange:
                     while more:
                         async with self._turns:
                             more = _goes_on(steps)
-                    head = h11.Response(
-                        status_code=event.status_code,
-                        headers=incoming.headers,
-                        reason=incoming.reason,
-                    )
-                    out += client.state.send(head) or b""
+                    async with self._turns:
+                        head = h11.Response(
+                            status_code=event.status_code,
+                            headers=incoming.headers,
+                            reason=incoming.reason,
+                        )
+                        out += client.state.send(head) or b""
                     self.has_begun_to_answer = True
                 elif incoming and isinstance(event, h11.Data):
-                    data, behind = upstream.http.gathered(event)
+                    async with self._turns:
+                        data, behind = upstream.http.gathered(event)
                     pieces = incoming.feed(data)
                     while True:
                         async with self._turns:
@@ -191,6 +195,8 @@ class Exchange:
                     return False
                 else:
                     raise failed(f"{host}: it closed the connection without an answer")
+        except Odd as error:
+            raise failed(f"{host}: its answer has {error}") from error
         except (h11.RemoteProtocolError, h11.LocalProtocolError) as error:
             # Without h11's words: they quote the answer, which may echo a secret.
             raise failed(f"{host}: {_ANSWER_WHY}") from error

@@ -148,6 +148,8 @@ class Turns:
     async def __aenter__(self) -> None:
         await self._next.acquire()
         try:
+            if self._account.ended:
+                raise self._account.ended
             self._is_heavy = self._account.is_heavy
             if self._is_heavy and not self._crowd.enter(self._account):
                 await self._crowd.wait(self._account)
@@ -174,6 +176,8 @@ class Turns:
         if now - since < _SLICE_S:
             return since
         async with self._next:
+            if self._account.ended:
+                raise self._account.ended
             if self._account.is_heavy:
                 await self._crowd.wait(self._account)
                 self._crowd.go_on(self._account)

@@ -109,13 +109,17 @@ class Relay:
     async def _next(self) -> h11.Request | None:
         client = self._client
         try:
-            event = client.ready()
-            if event is None:
+            if not client.has_begun():
                 self._connection.is_resting = self.requests > 0
                 client.feed(await client.stream.read())
                 self._connection.is_resting = False
-                self._connection.head_begins()
-                event = await client.event()
+            self._connection.head_begins()
+            while True:
+                async with self._outlet.turns:
+                    event = client.ready()
+                if event is not None:
+                    break
+                client.feed(await client.stream.read())
         except h11.RemoteProtocolError as error:
             await self._garbled(error)
             return None
@@ -129,6 +133,8 @@ class Relay:
         if self._fixed:
             attempt.host, attempt.port = self._fixed
         self._count()
+        with contextlib.suppress(Refusal):
+            await self._outlet.pace.wait()
         if self._client.begins_http2():
             refusal = blocked(_NO_HTTP2, status=505)
             attempt.ended(refusal)
