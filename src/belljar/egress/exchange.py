@@ -11,12 +11,14 @@ from typing import NamedTuple
 import h11
 
 from . import tunnel
+from .asking import Wanted
 from .http import Event, Headers, Http, Odd, passed_on, values, without_quotes
 from .ledger import Attempt
-from .limits import Turns, Watched
+from .limits import Watched
+from .outlet import Outlet
 from .refusal import Refusal, blocked, failed
 from .scrubbing import Incoming
-from .secrets import Keeper, Outgoing
+from .secrets import Outgoing
 from .streams import Begun, Tcp
 from .targets import Target
 from .tls import Tls
@@ -45,19 +47,18 @@ class Upstream(NamedTuple):
 class Asked(NamedTuple):
     """A request as it goes on."""
 
+    wanted: Wanted
     head: h11.Request
     body: Outgoing
 
 
 class Exchange:
-    def __init__(
-        self, client: Http, upstream: Upstream, keeper: Keeper, attempt: Attempt, turns: Turns
-    ) -> None:
+    def __init__(self, client: Http, upstream: Upstream, outlet: Outlet, attempt: Attempt) -> None:
         self._client = client
         self._upstream = upstream
-        self._keeper = keeper
+        self._outlet = outlet
         self._attempt = attempt
-        self._turns = turns
+        self._turns = outlet.turns
         self.has_begun_to_answer = False
 
     async def carry_out(self, asked: Asked) -> bool:
@@ -76,6 +77,7 @@ class Exchange:
         except h11.RemoteProtocolError as error:
             raise _bad_body(error) from error
         first = upstream.http.state.send(asked.head) or b""
+        self._outlet.check_again(asked.wanted)
         if isinstance(body, h11.EndOfMessage):
             await upstream.http.stream.write(first + _finish(upstream, asked.body, body))
             return await self._answer(asked.head.method)
@@ -142,7 +144,7 @@ class Exchange:
                     if interim > _MOST_INTERIM:
                         raise failed(f"{host}: it announces an answer without end")
                     if event.status_code == 101:
-                        if self._keeper.guards(host):  # it was not asked for one
+                        if self._outlet.keeper.guards(host):  # it was not asked for one
                             raise blocked(f"{host} gets a secret, so there is no upgrade")
                         self._attempt.status = 101
                         upstream.meter.expect_silence()
@@ -154,7 +156,7 @@ class Exchange:
                     if _is_of_events(event):
                         upstream.meter.expect_silence()
                     async with self._turns:
-                        incoming = self._keeper.response(
+                        incoming = self._outlet.keeper.response(
                             host=host,
                             method=method,
                             status=event.status_code,

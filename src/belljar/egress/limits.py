@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .asking import Wanted
 from .burning import Account
 from .refusal import Refusal, blocked, failed, refused
 from .streams import ClientStream, Stream
@@ -203,10 +204,8 @@ class Connection:
         self._head_by = 0.0
         self._longest_s = limits.connection_s
         self.task: asyncio.Task[None] | None = None
-        self.target: tuple[str, int] | None = None
-        """Where something is on its way to right now."""
-        self.asked: tuple[str, str] | tuple[None, None] = None, None
-        """With which method and path, if that is known."""
+        self.wanted: Wanted | None = None
+        """What is on its way right now."""
         self.is_tunnel = False
         self.is_open_ended = False
         """Carries events or another protocol, for which silence is nothing unusual."""
@@ -225,7 +224,7 @@ class Connection:
 
     def overdue(self, now: float) -> Refusal | None:
         silent_s = now - self._moved_at
-        if self.target is None:
+        if self.wanted is None:
             if silent_s > min(self._idle_s, RESTING_S):
                 return failed(f"nothing was asked for {min(self._idle_s, RESTING_S):g} s")
         elif self.is_tunnel or self.is_open_ended:
