@@ -112,3 +112,35 @@ def test_f2_what_a_lease_takes_in_many_short_turns_is_on_its_account() -> None:
         [sys.executable, "-c", SHARED], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.stdout == "True True\n", done.stderr
+
+
+CROWD = """
+import asyncio, re
+from belljar.egress import burning, limits
+from belljar.egress.refusal import Refusal
+
+ended, begun = [], []
+account = burning.Account(ended.append)
+turns = limits.Turns(account, limits.Crowd())
+
+async def burns():
+    burning.blamed.set(account)
+    async with turns:
+        begun.append(None)
+        re.match("(a*)*b", "a" * 60)
+
+async def main():
+    burning.Watch().start()
+    done = await asyncio.gather(*(burns() for _ in range(20)), return_exceptions=True)
+    print({type(one) for one in done} == {Refusal}, len(begun), len(ended))
+
+asyncio.run(main())
+"""
+
+
+def test_f2_a_lease_that_burns_has_no_further_turn() -> None:
+    """Not even those of its connections that are ready already: each would take as long again."""
+    done = subprocess.run(
+        [sys.executable, "-c", CROWD], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.stdout == "True 1 1\n", done.stderr

@@ -7,8 +7,10 @@ import time
 
 import pytest
 
+from belljar.egress.asking import Wanted
 from belljar.egress.burning import Account
 from belljar.egress.limits import Connection, Crowd, Limits, Turns
+from belljar.egress.targets import Target
 from belljar.settings import Settings
 
 MINUTES = 60.0
@@ -63,7 +65,7 @@ def why(connection: Connection, after_s: float) -> str:
 
 
 def test_a_host_may_think_for_minutes(connection: Connection) -> None:
-    connection.target = "api.example.com", 443
+    connection.wanted = Wanted(Target("api.example.com", 443))
     assert why(connection, 9.5 * MINUTES) == ""
     assert "nothing moved" in why(connection, 11 * MINUTES)
 
@@ -75,7 +77,7 @@ def test_where_nothing_is_asked_for_a_minute_is_enough(connection: Connection) -
 
 @pytest.mark.parametrize("kind", ["is_tunnel", "is_open_ended"])
 def test_streams_last_for_hours(connection: Connection, client: Client, kind: str) -> None:
-    connection.target = "api.example.com", 443
+    connection.wanted = Wanted(Target("api.example.com", 443))
     setattr(connection, kind, True)
     assert why(connection, 8 * 60 * MINUTES) == ""
     client.is_gone = True  # one direction; the other may go on
@@ -84,7 +86,7 @@ def test_streams_last_for_hours(connection: Connection, client: Client, kind: st
 
 
 def test_who_has_hung_up_waits_for_nothing(connection: Connection, client: Client) -> None:
-    connection.target = "api.example.com", 443
+    connection.wanted = Wanted(Target("api.example.com", 443))
     client.is_gone = True
     assert why(connection, 0.5) == ""
     assert "hung up" in why(connection, 2)

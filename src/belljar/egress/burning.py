@@ -32,6 +32,8 @@ class Account:
 
     def __init__(self, end: Callable[[Refusal], None]) -> None:
         self.end = end
+        self.ended: Refusal | None = None
+        """Why it took its last turn."""
         self.spent_s = 0.0
         """Beyond its share, which runs down all the time."""
         self._counted_at = 0.0
@@ -102,6 +104,8 @@ class Watch:
             "sandbox has lost its network",
             status=503,
         )
+        # At once: its other connections are ready in this same turn of the loop, perhaps.
+        account.ended = why
         loop.call_soon(account.end, why)
         raise why
 

@@ -10,6 +10,7 @@ import contextlib
 
 from . import socks, tls, tunnel
 from .addresses import Address
+from .asking import Wanted
 from .ledger import Attempt
 from .limits import Connection, Watched
 from .outlet import Door, Outlet
@@ -28,7 +29,7 @@ async def proxy(outlet: Outlet, connection: Connection, stream: Stream) -> None:
     if not first:
         return
     if first[0] == socks.VERSION:
-        way = await socks.open_way(outlet, Begun(first, stream))
+        way = await socks.open_way(outlet, connection, Begun(first, stream))
     else:
         way = await Relay(outlet, connection, Begun(first, stream), proxy=True).serve()
     if way:
@@ -114,9 +115,10 @@ async def _carry(
 ) -> None:
     attempt.scheme, attempt.method = "tunnel", ""
     connection.head_ends()
-    connection.target, connection.is_tunnel = target, True
+    wanted = Wanted(target)
+    connection.wanted, connection.is_tunnel = wanted, True
     try:
-        tcp, address = await outlet.dial(target, judged or await outlet.look_up(target))
+        tcp, address = await outlet.dial(wanted, judged or await outlet.look_up(target))
         attempt.address = str(address)
         meter = Watched(tcp, connection, outlet.budget)
         try:
@@ -125,7 +127,7 @@ async def _carry(
             attempt.bytes_sent, attempt.bytes_received = meter.sent, meter.received
             meter.close()
     finally:
-        connection.target, connection.is_tunnel = None, False
+        connection.wanted, connection.is_tunnel = None, False
 
 
 class _told:

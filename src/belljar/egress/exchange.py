@@ -11,12 +11,14 @@ from typing import NamedTuple
 import h11
 
 from . import tunnel
-from .http import MOST_HEADERS, Event, Headers, Http, passed_on, values, without_quotes
+from .asking import Wanted
+from .http import Event, Headers, Http, Odd, passed_on, values, without_quotes
 from .ledger import Attempt
-from .limits import Turns, Watched
+from .limits import Watched
+from .outlet import Outlet
 from .refusal import Refusal, blocked, failed
 from .scrubbing import Incoming
-from .secrets import Keeper, Outgoing
+from .secrets import Outgoing
 from .streams import Begun, Tcp
 from .targets import Target
 from .tls import Tls
@@ -45,19 +47,18 @@ class Upstream(NamedTuple):
 class Asked(NamedTuple):
     """A request as it goes on."""
 
+    wanted: Wanted
     head: h11.Request
     body: Outgoing
 
 
 class Exchange:
-    def __init__(
-        self, client: Http, upstream: Upstream, keeper: Keeper, attempt: Attempt, turns: Turns
-    ) -> None:
+    def __init__(self, client: Http, upstream: Upstream, outlet: Outlet, attempt: Attempt) -> None:
         self._client = client
         self._upstream = upstream
-        self._keeper = keeper
+        self._outlet = outlet
         self._attempt = attempt
-        self._turns = turns
+        self._turns = outlet.turns
         self.has_begun_to_answer = False
 
     async def carry_out(self, asked: Asked) -> bool:
@@ -71,10 +72,12 @@ class Exchange:
         """Request and answer, at the same time where there is a body."""
         upstream = self._upstream
         try:
-            body = self._client.ready()
+            async with self._turns:
+                body = self._client.ready()
         except h11.RemoteProtocolError as error:
             raise _bad_body(error) from error
         first = upstream.http.state.send(asked.head) or b""
+        self._outlet.check_again(asked.wanted)
         if isinstance(body, h11.EndOfMessage):
             await upstream.http.stream.write(first + _finish(upstream, asked.body, body))
             return await self._answer(asked.head.method)
@@ -100,10 +103,14 @@ class Exchange:
         try:
             while True:
                 since = await self._turns.pass_on(since)
-                event = event or await self._client.event()
-                if isinstance(event, h11.Data):
-                    data, event = self._client.gathered(event)
+                if event is None:
                     async with self._turns:
+                        event = self._client.ready()
+                if event is None:
+                    self._client.feed(await self._client.stream.read())
+                elif isinstance(event, h11.Data):
+                    async with self._turns:
+                        data, event = self._client.gathered(event)
                         passed = body.feed(data)
                     if passed:
                         await upstream.http.stream.write(_data(upstream.http, passed))
@@ -123,11 +130,10 @@ class Exchange:
         try:
             while True:
                 since = await self._turns.pass_on(since)
-                if incoming is None and has_read:
-                    async with self._turns:  # to read a head takes long
+                event, behind = behind, None
+                if event is None and has_read:
+                    async with self._turns:
                         event = upstream.http.ready()
-                else:
-                    event, behind = behind or upstream.http.ready(), None
                 if event is None:
                     await self._flush(out)
                     upstream.http.feed(await upstream.http.stream.read())
@@ -138,7 +144,7 @@ class Exchange:
                     if interim > _MOST_INTERIM:
                         raise failed(f"{host}: it announces an answer without end")
                     if event.status_code == 101:
-                        if self._keeper.guards(host):  # it was not asked for one
+                        if self._outlet.keeper.guards(host):  # it was not asked for one
                             raise blocked(f"{host} gets a secret, so there is no upgrade")
                         self._attempt.status = 101
                         upstream.meter.expect_silence()
@@ -149,10 +155,8 @@ class Exchange:
                     self._attempt.status = event.status_code
                     if _is_of_events(event):
                         upstream.meter.expect_silence()
-                    if len(event.headers) > MOST_HEADERS:
-                        raise failed(f"{host}: its answer has more than {MOST_HEADERS} headers")
                     async with self._turns:
-                        incoming = self._keeper.response(
+                        incoming = self._outlet.keeper.response(
                             host=host,
                             method=method,
                             status=event.status_code,
@@ -164,15 +168,17 @@ class Exchange:
                     while more:
                         async with self._turns:
                             more = _goes_on(steps)
-                    head = h11.Response(
-                        status_code=event.status_code,
-                        headers=incoming.headers,
-                        reason=incoming.reason,
-                    )
-                    out += client.state.send(head) or b""
+                    async with self._turns:
+                        head = h11.Response(
+                            status_code=event.status_code,
+                            headers=incoming.headers,
+                            reason=incoming.reason,
+                        )
+                        out += client.state.send(head) or b""
                     self.has_begun_to_answer = True
                 elif incoming and isinstance(event, h11.Data):
-                    data, behind = upstream.http.gathered(event)
+                    async with self._turns:
+                        data, behind = upstream.http.gathered(event)
                     pieces = incoming.feed(data)
                     while True:
                         async with self._turns:
@@ -191,6 +197,8 @@ class Exchange:
                     return False
                 else:
                     raise failed(f"{host}: it closed the connection without an answer")
+        except Odd as error:
+            raise failed(f"{host}: its answer has {error}") from error
         except (h11.RemoteProtocolError, h11.LocalProtocolError) as error:
             # Without h11's words: they quote the answer, which may echo a secret.
             raise failed(f"{host}: {_ANSWER_WHY}") from error

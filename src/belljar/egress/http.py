@@ -35,11 +35,20 @@ _LINE = re.compile(rb"[^ \n]+ [^ \n]+ HTTP/1\.[01]\r\n")
 _LOOSE = re.compile(rb"\n[ \t]|(?<!\r)\n")
 _QUOTED = re.compile(r":? (?:bytearray\()?b['\"]")
 _LENGTH = re.compile(rb"\ncontent-length[ \t]*:", re.IGNORECASE)
+_BLANK_LINE = re.compile(rb"\n\r?\n")
+_CHUNK = re.compile(rb"0{0,16}[1-9A-Fa-f][0-9A-Fa-f]{0,19}(?:;[\t -~]{0,256})?[ \t]{0,8}\r\n")
+"""The first line of any chunk but the last."""
+_IN_LINES = bytes((9, 10, 13, *range(32, 127), *range(128, 256)))
+_MOST_BLANKS = 256
 
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n"
 _SETTINGS, _GOAWAY, _HTTP_1_1_REQUIRED = 4, 7, 13
 
 Event = h11.Event | type[h11.PAUSED]
+
+
+class Odd(h11.RemoteProtocolError):
+    """Refused before h11 reads it. Its words quote nothing."""
 
 
 class Http:
@@ -51,16 +60,48 @@ class Http:
         self._head = bytearray()
         self._lines = 0
         self._in_head = role is h11.SERVER
-
-    async def event(self) -> Event:
-        while (event := self.state.next_event()) is h11.NEED_DATA:
-            self.feed(await self.stream.read())
-        return event  # type: ignore[return-value]
+        self._in_chunks = False
+        self._at_lines = True
+        """What comes next is a head, the first line of a chunk or what follows the last one."""
 
     def ready(self) -> Event | None:
-        """The next event if it is here already."""
+        """The next event if it is here already. To read a head takes long: in a turn (`limits`)."""
+        if self._at_lines:
+            self._look_at_lines()
         event = self.state.next_event()
+        if isinstance(event, h11.Data):
+            self._at_lines = event.chunk_end
+        elif isinstance(event, (h11.Request, h11.Response)):
+            self._in_chunks = bool(values(event.headers, b"transfer-encoding"))
+            self._at_lines = self._in_chunks
+        elif isinstance(event, h11.EndOfMessage):
+            self._in_chunks, self._at_lines = False, True
         return None if event is h11.NEED_DATA else event  # type: ignore[return-value]
+
+    def _look_at_lines(self) -> None:
+        """h11's patterns go back and forth over blanks that something follows which no line may
+        have: one header with 65,000 of them took 30 s. What passes here matches at once, or is
+        seen at once not to."""
+        lines = self.state.trailing_data[0]
+        if self._in_chunks:
+            lines = lines.removeprefix(b"\r").removeprefix(b"\n")  # behind the last chunk
+            if _CHUNK.match(lines):
+                self._at_lines = False
+                return
+        if end := _BLANK_LINE.search(lines):
+            lines = lines[: end.end()]
+        elif not self._in_chunks:
+            return  # h11 waits for it as well
+        if lines.translate(None, _IN_LINES):
+            raise Odd("control characters")
+        breaks = lines.count(b"\n")
+        whole = lines.count(b"\r\n")
+        if lines.removesuffix(b"\r").count(b"\r") != whole or (self._in_chunks and breaks != whole):
+            raise Odd("lines that do not end in CR LF")
+        if b" " * _MOST_BLANKS in lines.replace(b"\t", b" "):
+            raise Odd(f"{_MOST_BLANKS} blanks in a row")
+        if breaks > MOST_HEADERS + 2:  # the first line and the last, which is empty
+            raise Odd(f"more than {MOST_HEADERS} headers")
 
     def gathered(self, first: h11.Data) -> tuple[bytes, Event | None]:
         """This and what of the body is here already, as one; then the event behind it, if known:
@@ -89,7 +130,11 @@ class Http:
             return
         end = self._head.find(b"\r\n\r\n")
         if self._head.count(b"\n", 0, end if end >= 0 else len(self._head)) > MOST_HEADERS:
-            raise h11.RemoteProtocolError(f"more than {MOST_HEADERS} headers")
+            raise Odd(f"more than {MOST_HEADERS} headers")
+
+    def has_begun(self) -> bool:
+        """Whether something of the next request is here."""
+        return bool(self._head)
 
     def begins_http2(self) -> bool:
         return bytes(self._head).startswith(HTTP2_PREFACE)

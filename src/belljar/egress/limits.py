@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .asking import Wanted
 from .burning import Account
 from .refusal import Refusal, blocked, failed, refused
 from .streams import ClientStream, Stream
@@ -148,6 +149,8 @@ class Turns:
     async def __aenter__(self) -> None:
         await self._next.acquire()
         try:
+            if self._account.ended:
+                raise self._account.ended
             self._is_heavy = self._account.is_heavy
             if self._is_heavy and not self._crowd.enter(self._account):
                 await self._crowd.wait(self._account)
@@ -174,6 +177,8 @@ class Turns:
         if now - since < _SLICE_S:
             return since
         async with self._next:
+            if self._account.ended:
+                raise self._account.ended
             if self._account.is_heavy:
                 await self._crowd.wait(self._account)
                 self._crowd.go_on(self._account)
@@ -199,10 +204,8 @@ class Connection:
         self._head_by = 0.0
         self._longest_s = limits.connection_s
         self.task: asyncio.Task[None] | None = None
-        self.target: tuple[str, int] | None = None
-        """Where something is on its way to right now."""
-        self.asked: tuple[str, str] | tuple[None, None] = None, None
-        """With which method and path, if that is known."""
+        self.wanted: Wanted | None = None
+        """What is on its way right now."""
         self.is_tunnel = False
         self.is_open_ended = False
         """Carries events or another protocol, for which silence is nothing unusual."""
@@ -221,7 +224,7 @@ class Connection:
 
     def overdue(self, now: float) -> Refusal | None:
         silent_s = now - self._moved_at
-        if self.target is None:
+        if self.wanted is None:
             if silent_s > min(self._idle_s, RESTING_S):
                 return failed(f"nothing was asked for {min(self._idle_s, RESTING_S):g} s")
         elif self.is_tunnel or self.is_open_ended:

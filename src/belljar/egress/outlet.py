@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from belljar.network import Rules
 
 from .addresses import Address
+from .asking import Wanted
 from .burning import Account
 from .judging import Judge, Permission
 from .ledger import Attempt, Ledger
@@ -61,6 +62,8 @@ class Outlet:
         self.account = Account(self.end)
         self.turns = Turns(self.account, operator.crowd)
         self._judge = Judge(rules)
+        self._generation = 0
+        """Of the rules. Whatever was judged by an older one is judged again before it goes out."""
         self._ended: Refusal | None = None
         self._knocks = Pace(limits.requests_per_s * _KNOCKS_PER_REQUEST)
         self._limits = limits
@@ -90,32 +93,51 @@ class Outlet:
             raise refused(f"{target.host}:{target.port} is beyond what may be allowed here")
         return found
 
+    def allow(self, wanted: Wanted) -> Permission:
+        """The same about all that it asks for."""
+        found = self.permit(wanted.target, wanted.method, wanted.path)
+        for method, path in wanted.others():
+            self.permit(wanted.target, method, path)
+        if found.has_paths:
+            wanted.check_paths()
+        wanted.judged_at = self._generation
+        return found
+
+    def check_again(self, wanted: Wanted) -> None:
+        """Right before something goes out for it: while it waited, the rules may have changed."""
+        if wanted.judged_at != self._generation:
+            self.allow(wanted)
+
     async def look_up(self, target: Target) -> list[Address]:
         self.keeper.name(target.host)
         return await self._operator.resolver.look_up(target, self._lookups)
 
-    async def dial(self, target: Target, judged: Sequence[Address]) -> tuple[Tcp, Address]:
+    async def dial(self, wanted: Wanted, judged: Sequence[Address]) -> tuple[Tcp, Address]:
         await self._settled()
-        return await self._operator.resolver.dial(target, judged)
+        self.check_again(wanted)
+        return await self._operator.resolver.dial(wanted.target, judged)
 
     def change(self, rules: Rules) -> None:
         """What is on its way to where the new rules do not lead is cut."""
         self._judge = Judge(rules)
+        self._generation += 1
         for connection in list(self._connections):
-            if connection.target is None:
+            wanted = connection.wanted
+            if wanted is None:
                 continue
-            target = Target(*connection.target)
+            host = wanted.target.host
             try:
-                found = self.permit(target, *connection.asked)
+                found = self.allow(wanted)
             except Refusal:
-                connection.cut(refused(f"{target.host} is not allowed any more"))
+                connection.cut(refused(f"{host} is not allowed any more"))
             else:
                 if connection.is_tunnel and found.inspect:
-                    connection.cut(refused(f"{target.host} is to be inspected from now on"))
+                    connection.cut(refused(f"{host} is to be inspected from now on"))
 
     def end(self, why: Refusal) -> None:
         """Nothing goes through it any more; the code is told why."""
         self._ended = why
+        self._generation += 1
         for connection in list(self._connections):
             connection.cut(why)
 

@@ -14,6 +14,7 @@ import h11
 
 from . import http, targets, tls
 from .addresses import Address
+from .asking import Wanted
 from .exchange import Asked, Exchange, Upstream
 from .http import Http
 from .ledger import Attempt
@@ -109,13 +110,17 @@ class Relay:
     async def _next(self) -> h11.Request | None:
         client = self._client
         try:
-            event = client.ready()
-            if event is None:
+            if not client.has_begun():
                 self._connection.is_resting = self.requests > 0
                 client.feed(await client.stream.read())
                 self._connection.is_resting = False
-                self._connection.head_begins()
-                event = await client.event()
+            self._connection.head_begins()
+            while True:
+                async with self._outlet.turns:
+                    event = client.ready()
+                if event is not None:
+                    break
+                client.feed(await client.stream.read())
         except h11.RemoteProtocolError as error:
             await self._garbled(error)
             return None
@@ -129,6 +134,8 @@ class Relay:
         if self._fixed:
             attempt.host, attempt.port = self._fixed
         self._count()
+        with contextlib.suppress(Refusal):
+            await self._outlet.pace.wait()
         if self._client.begins_http2():
             refusal = blocked(_NO_HTTP2, status=505)
             attempt.ended(refusal)
@@ -158,9 +165,13 @@ class Relay:
         if hosts and targets.authority(hosts[0].decode("latin-1"), target.port) != target:
             raise blocked(f"CONNECT to {target.host} with another Host header")
         await self._outlet.pace.wait()
-        attempt.rule = self._outlet.permit(target).rule
-        attempt.begun()
-        judged = await self._outlet.look_up(target)
+        wanted = self._connection.wanted = Wanted(target)
+        try:
+            attempt.rule = self._outlet.allow(wanted).rule
+            attempt.begun()
+            judged = await self._outlet.look_up(target)
+        finally:
+            self._connection.wanted = None
         accepted = h11.Response(status_code=200, headers=[], reason=b"Connection established")
         await self._client.stream.write(self._client.state.send(accepted) or b"")
         rest = Begun(self._client.state.trailing_data[0], self._client.stream)
@@ -173,31 +184,24 @@ class Relay:
         attempt.path = path.partition("?")[0]
         self._client.check_head(request)
         await self._outlet.pace.wait()
-        async with self._outlet.turns:
-            permission = self._outlet.permit(target, attempt.method, attempt.path)
-            attempt.rule = permission.rule
-            for method in http.other_methods(request.headers):
-                self._outlet.permit(target, method, attempt.path)
-            if permission.has_paths:
-                targets.clear_path(attempt.path)
-                http.check_one_path(request.headers)
-            outgoing = self._outgoing(request, target, path)
-        attempt.begun()
-        self._connection.target = target
-        self._connection.asked = attempt.method, attempt.path
+        wanted = Wanted(target, attempt.method, attempt.path, request.headers)
         try:
-            upstream = await self._reach(target, attempt)
+            async with self._outlet.turns:
+                attempt.rule = self._outlet.allow(wanted).rule
+                # In the same step, so that a change of rules finds it whenever it comes.
+                self._connection.wanted = wanted
+                outgoing = self._outgoing(request, wanted, path)
+            attempt.begun()
+            upstream = await self._reach(wanted, attempt)
             sent, received = upstream.meter.sent, upstream.meter.received
             try:
-                self._exchange = Exchange(
-                    self._client, upstream, self._outlet.keeper, attempt, self._outlet.turns
-                )
+                self._exchange = Exchange(self._client, upstream, self._outlet, attempt)
                 switched = await self._exchange.carry_out(outgoing)
             finally:
                 attempt.bytes_sent = upstream.meter.sent - sent
                 attempt.bytes_received = upstream.meter.received - received
         finally:
-            self._connection.target, self._connection.asked = None, (None, None)
+            self._connection.wanted = None
             self._connection.is_open_ended = False
         attempt.allowed()
         if switched:
@@ -244,8 +248,9 @@ class Relay:
             raise blocked("CONNECT within a connection")
         return target, path
 
-    def _outgoing(self, request: h11.Request, target: Target, path: str) -> Asked:
+    def _outgoing(self, request: h11.Request, wanted: Wanted, path: str) -> Asked:
         """The request as it goes on, with secrets in it where they belong."""
+        target = wanted.target
         upgrade = http.values(request.headers, b"upgrade")
         websocket = request.method == b"GET" and [one.lower() for one in upgrade] == [b"websocket"]
         if websocket and self._outlet.keeper.guards(target.host):
@@ -260,7 +265,7 @@ class Relay:
         head = h11.Request(
             method=request.method, target=rewritten.target, headers=rewritten.headers
         )
-        return Asked(head, rewritten.body)
+        return Asked(wanted, head, rewritten.body)
 
     def _headers(self, request: h11.Request, target: Target, *, websocket: bool) -> http.Headers:
         port = 443 if self._secure else 80
@@ -280,15 +285,15 @@ class Relay:
 
     # -- the host's side -------------------------------------------------------------------------
 
-    async def _reach(self, target: Target, attempt: Attempt) -> Upstream:
+    async def _reach(self, wanted: Wanted, attempt: Attempt) -> Upstream:
         """The connection to it that is there, or a new one."""
-        known = self._upstream
+        known, target = self._upstream, wanted.target
         if known and known.target == target and known.is_quiet():
             attempt.address = known.address
             return known
         self._drop_upstream()
         judged = self._judged or await self._outlet.look_up(target)
-        tcp, address = await self._outlet.dial(target, judged)
+        tcp, address = await self._outlet.dial(wanted, judged)
         attempt.address = str(address)
         try:
             meter = Watched(tcp, self._connection, self._outlet.budget)

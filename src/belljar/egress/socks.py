@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import struct
 
+from .asking import Wanted
 from .ledger import Attempt
+from .limits import Connection
 from .outlet import Outlet
 from .refusal import FAILED, Refusal, blocked, failed
 from .relay import Way
@@ -39,7 +41,7 @@ class _Input:
         return self._data
 
 
-async def open_way(outlet: Outlet, stream: Stream) -> Way | None:
+async def open_way(outlet: Outlet, connection: Connection, stream: Stream) -> Way | None:
     """The way that was asked for; None if it was refused, and told."""
     attempt = Attempt(outlet.ledger, scheme="socks")
     attempt.method = "CONNECT"
@@ -68,7 +70,8 @@ async def open_way(outlet: Outlet, stream: Stream) -> Way | None:
             target = authority(f"{name}:{port}", None)
             attempt.host = target.host
             await outlet.pace.wait()
-            attempt.rule = outlet.permit(target).rule
+            wanted = connection.wanted = Wanted(target)
+            attempt.rule = outlet.allow(wanted).rule
             attempt.begun()
             judged = await outlet.look_up(target)
         except Refusal as refusal:
@@ -82,8 +85,11 @@ async def open_way(outlet: Outlet, stream: Stream) -> Way | None:
             await stream.end()
         return None
     except BaseException:
-        attempt.ended(failed("the connection broke"))  # who hangs up early has tried, too
+        # Who hangs up early has tried, too.
+        attempt.ended(connection.why_cut or failed("the connection broke"))
         raise
+    finally:
+        connection.wanted = None
     return Way(target, judged, Begun(given.rest, stream), attempt)
 
 

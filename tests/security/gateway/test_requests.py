@@ -102,6 +102,28 @@ def test_headers_without_end_are_refused_before_they_are_read(way: Way, world: W
     assert len(way.stopped(count=2)) == 2 and len(world.visits) == 1
 
 
+BLANKS = b" " * 60_000
+SLOW = {
+    "a header": START.encode() + b"X: " + BLANKS + b"\0\r\n\r\n",
+    "a header of tabs": START.encode() + b"X:" + b"\t" * 60_000 + b"\x0b\r\n\r\n",
+    "a chunk's line": START.encode() + CHUNKED.encode() + b"\r\n5;" + BLANKS + b"\nx\r\nhello",
+    "behind the chunks": START.encode()
+    + CHUNKED.encode()
+    + b"\r\n5\r\nhello\r\n0\r\nX: "
+    + BLANKS
+    + b"\0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("kind", SLOW)
+def test_lines_that_take_minutes_to_read_are_refused_unread(way: Way, kind: str) -> None:
+    """One would keep all sandboxes of the process waiting; its own would lose its network."""
+    answer = way.ask(SLOW[kind])
+    assert answer.status in (0, 400), answer
+    assert "HTTP" in way.stopped()[0].why
+    assert way.get(HOST).status == 200
+
+
 def not_smuggled(world: World) -> None:
     for visit in world.visits:
         for head in visit.heads:

@@ -14,6 +14,7 @@ from tests.world.ways import Way, reply
 
 HOST = "api.example.com"
 OK = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 EVIL = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nX-Evil: 1\r\n\r\nevil"
 
 MALFORMED = {
@@ -125,6 +126,26 @@ def test_an_answer_with_too_many_headers(way: Way, world: World) -> None:
     world.servers.raw["x"] = head + b"Set-Cookie: a=b\r\n" * 300 + b"\r\n"
     assert way.get(HOST, "/raw/x").status == 502
     way.told(lambda one: one.verdict == "failed" and "headers" in one.why)
+
+
+SLOW = {
+    "a header": OK + b"X: " + b" " * 60_000 + b"\0\r\n\r\n",
+    "an interim header": b"HTTP/1.1 103 Hints\r\nX: " + b" " * 60_000 + b"\0\r\n\r\n",
+    "a chunk's line": OK + CHUNKED + b"5;" + b" " * 60_000 + b"\nx\r\nhello",
+    "behind the chunks": OK + CHUNKED + b"0\r\nX: " + b" " * 60_000 + b"\0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("kind", SLOW)
+def test_lines_that_take_minutes_to_read_are_refused_unread(
+    way: Way, world: World, kind: str
+) -> None:
+    """The sandbox that asked such a host would lose its network, and others wait for it."""
+    world.servers.raw["x"] = SLOW[kind]
+    answer = way.get(HOST, "/raw/x")
+    assert answer.status == 502 or not answer.whole, answer
+    way.told(lambda one: one.verdict == "failed" and "its answer has" in one.why)
+    assert way.get(HOST).status == 200
 
 
 def test_endless_interim_answers(way: Way, world: World) -> None:
