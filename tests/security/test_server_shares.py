@@ -11,13 +11,14 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
 import pytest
 from websockets.sync.client import connect
 
+from belljar.server.gate import REFUSALS_PER_S, REST_S, Refusals
 from belljar.testing.served import Served, served
 
 MIB = 1 << 20
@@ -354,3 +355,49 @@ def test_f2_a_build_ends_when_nobody_waits_for_it(index: SilentIndex) -> None:
         until(lambda: runs(server, key) == 0)
         used = server.ask("GET", "/v1/usage", key=key).json()["cpu_s_today"]
         assert used == 0, "nobody pays for waiting"
+
+
+def test_f2_whoever_is_refused_all_the_time_rests_and_keeps_nobody_out() -> None:
+    """The refusals of one tenant, on all its connections, have a rate."""
+    with served(keys=True, connections=40, sandboxes=SMALL) as server:
+        hostile, other = new_key(server, "hostile"), new_key(server, "other")
+        address = server.url.removeprefix("http://")
+        headers = {"Authorization": f"Bearer {hostile}"}
+        ended = threading.Event()
+        refused: list[int] = []
+
+        def flood() -> None:
+            connection = HTTPConnection(address, timeout=PLENTY_S)
+            while not ended.is_set():
+                try:
+                    connection.request("GET", "/v1/sandboxes/none", headers=headers)
+                    answer = connection.getresponse()
+                    answer.read()
+                    refused.append(answer.status)
+                except (OSError, HTTPException):  # it gave way
+                    connection.close()
+
+        crowd = [threading.Thread(target=flood) for _ in range(30)]
+        began = time.monotonic()
+        for one in crowd:
+            one.start()
+        try:
+            until(lambda: len(refused) >= 5 * REFUSALS_PER_S)
+            took_s = time.monotonic() - began
+            for _ in range(20):
+                found = server.ask("POST", "/execute", {"code": "print(5)"}, key=other)
+                assert found.json()["output"] == "5\n"
+        finally:
+            ended.set()
+            for one in crowd:
+                one.join()
+        assert set(refused) <= {404, 429}
+        assert took_s > 3, "nothing held it back: a second's worth is free, four are not"
+
+
+def test_f2_a_few_mistakes_are_answered_at_once() -> None:
+    found = Refusals()
+    assert not any(found.rest_s("few") for _ in range(REFUSALS_PER_S))
+    assert found.rest_s("few") > 0
+    assert found.rest_s("other") == 0
+    assert max(found.rest_s("few") for _ in range(10 * REFUSALS_PER_S)) <= REST_S

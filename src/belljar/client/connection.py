@@ -7,7 +7,7 @@ import json
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from belljar.client.refusals import refusal
@@ -40,13 +40,33 @@ class UnencryptedKey(UserWarning):
     """A key goes to another machine over plain http."""
 
 
+class _Parts(NamedTuple):
+    scheme: str
+    hostname: str
+
+
+def _parts(url: str) -> _Parts:
+    """Refuses an address without quoting it: a password or a token may be in it."""
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # brackets that do not close, a port that is no number
+        known = False
+    if not known or parts.query or parts.fragment:
+        raise InvalidRequest(
+            "url: it is no address of a server", hint="for example http://127.0.0.1:8321"
+        )
+    if "@" in parts.netloc:
+        raise InvalidRequest(
+            "url: a user name or a password cannot be in it",
+            hint="give the key as `key` or in BELLJAR_KEY",
+        )
+    return _Parts(parts.scheme, parts.hostname or "")
+
+
 class Connection:
     def __init__(self, url: str, key: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-            raise InvalidRequest(
-                f"url: {url!r} is no address of a server", hint="for example http://127.0.0.1:8321"
-            )
+        parts = _parts(url)
         if not key.isascii() or not key.isprintable():
             raise InvalidRequest("key: it has characters that no key has")
         if key and parts.scheme == "http" and not _is_loopback(parts.hostname):

@@ -30,6 +30,9 @@ LOCAL_TENANT = "local"
 PIECE_BYTES = 1 << 18
 LEAST_SHARE = 16
 """Requests and sockets of one tenant that may be under way, however few connections there are."""
+REFUSALS_PER_S = 100
+"""Of one tenant, on all its connections: so many cost others little."""
+REST_S = 2.0
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _ONCE = frozenset({b"host", b"origin", b"authorization", b"x-request-id", b"content-type"})
@@ -61,8 +64,28 @@ class Visit:
     """For connections that stay: whether the key is still one."""
     ran: bool = False
     """Code did, at least in part: whatever goes wrong from then on, nobody is told to try again."""
+    rest_s: float = 0.0
+    """How long nothing more is read from its connection: see `Refusals`."""
     after: list[Callable[[], None]] = field(default_factory=list)
     """Done when the request is over: what its answer took is given back."""
+
+
+class Refusals:
+    """What is refused at once takes time all the same, and no quota counts it. So a tenant that is
+    refused too often rests: its answer comes, and its next request is read a while later. A
+    connection that rests is idle, and gives way when somebody else needs one."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, tuple[float, float]] = {}
+        """How many more, and when that was, by tenant."""
+
+    def rest_s(self, tenant: str) -> float:
+        """After one more."""
+        now = time.monotonic()
+        left, since = self._left.get(tenant, (REFUSALS_PER_S, now))
+        left = min(REFUSALS_PER_S, left + (now - since) * REFUSALS_PER_S) - 1
+        self._left[tenant] = (max(left, -REST_S * REFUSALS_PER_S), now)
+        return min(REST_S, max(0.0, -left / REFUSALS_PER_S))
 
 
 class Gate:
@@ -72,6 +95,7 @@ class Gate:
         self._origins = Origins(server.settings)
         self._under_way: Counter[str] = Counter()
         """Requests and sockets, by tenant."""
+        self._refusals = Refusals()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -93,6 +117,8 @@ class Gate:
                 own = [*_HEADERS, (b"x-request-id", visit.request_id.encode())]
                 if visit.tenant is None:  # an open connection is for those who have a key
                     own.append((b"connection", b"close"))
+                elif status >= 400:
+                    visit.rest_s = self._refusals.rest_s(visit.tenant.name)
                 message["headers"] = [*message.get("headers", ()), *own]
             elif len(message.get("body", b"")) > PIECE_BYTES:
                 await _in_pieces(message, send)

@@ -298,8 +298,17 @@ class _Bounded(Stranger, HttpToolsProtocol):
         visit: Any = self._answering.scope.get("belljar") if self._answering else None
         self.tenant_name = visit.tenant.name if visit and visit.tenant else ""
         super().on_response_complete()
-        if more and not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if more:
             self._clock = self.loop.call_later(LINGER_S, self.transport.close)
+        if visit and visit.rest_s:
+            self.flow.pause_reading()
+            self.loop.call_later(visit.rest_s, self._rested)
+
+    def _rested(self) -> None:
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, body("invalid_request", msg, "is it HTTP/1.1?"))
