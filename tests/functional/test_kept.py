@@ -57,6 +57,46 @@ def test_s1_a_failing_run_ends_that_run_only(
     assert box.run("x").value == "1"
 
 
+@pytest.mark.parametrize("how", ["run", "stream"])
+def test_s1_a_run_whose_sandbox_is_closed_raises_why_and_is_not_cancelled(how: str) -> None:
+    """CancelledError would say that whoever waits was cancelled."""
+
+    async def main() -> None:
+        async with aio.Belljar() as jar:
+            box = aio.Sandbox(jar, environment="base")
+            await box.open()
+
+            async def use() -> None:
+                if how == "run":
+                    await box.run("while True: pass")
+                async for _ in box.stream("while True: pass"):
+                    pass
+
+            using = asyncio.create_task(use())
+            while not box.running:
+                await asyncio.sleep(0.01)
+            await box.close("enough of it")
+            with pytest.raises(SandboxEnded, match="during the run: enough of it") as ended:
+                await using
+            assert ended.value.ran and not using.cancelled()
+
+    asyncio.run(main())
+
+
+def test_s1_whoever_is_cancelled_during_a_run_is_cancelled() -> None:
+    async def main() -> None:
+        async with aio.Belljar() as jar, aio.Sandbox(jar, environment="base") as box:
+            running = asyncio.create_task(box.run("while True: pass"))
+            while not box.running:
+                await asyncio.sleep(0.01)
+            running.cancel()
+            closing = asyncio.create_task(box.close())
+            await asyncio.wait((running, closing))
+            assert running.cancelled()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("action", ["always", "error"])
 def test_s6_checkpoints_beside_threads_are_not_warned_of(box: belljar.Sandbox, action: str) -> None:
     """Since Python 3.12 a fork beside threads warns, but it is not the code that forks here."""

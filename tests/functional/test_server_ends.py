@@ -16,8 +16,11 @@ from websockets.sync.client import connect
 
 from belljar.errors import EngineError
 from belljar.server import sandboxes
+from belljar.server.errors import answer
+from belljar.server.gate import Visit
 from belljar.server.server import Server
 from belljar.server.settings import ServerSettings
+from belljar.server.steps import Step
 from belljar.server.tenants import Quotas, Tenant
 from belljar.testing.served import Answer, Served, served
 
@@ -209,5 +212,34 @@ def test_s1_what_cannot_be_ended_well_is_put_away_all_the_same(
                 await owned.box.close()
             assert held.conversation.lost and held.life.over
             assert not server.book.everybodys() and not owned.stands
+
+    runner.run(asyncio.wait_for(play(), 60))
+
+
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_s1_a_wall_that_is_lost_during_a_run_is_no_reason_to_run_it_twice(
+    inside: tuple[asyncio.Runner, Server], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    runner, server = inside
+
+    async def play() -> None:
+        tenant = Tenant("a", Quotas())
+        owned = await server.book.make(tenant, {"environment": "base"}, datasets={})
+        assert owned.box._held
+        wall = owned.box._held.conversation.wall
+        if when == "before":
+            monkeypatch.setattr(wall, "look", broken)
+        visit = Visit(request_id="1", tenant=tenant)
+        step = Step(server, visit, owned, FOR_EVER, tell=False)
+        if when == "during":
+            while not owned.box.running:
+                await asyncio.sleep(0.01)
+            monkeypatch.setattr(wall, "look", broken)
+            wall.kill()
+        await asyncio.wait((step._work,))
+        error = step._work.exception()
+        assert isinstance(error, EngineError)
+        told = json.loads(bytes(answer(error, ran=visit.ran).body))["error"]
+        assert told["retryable"] is (when == "before")
 
     runner.run(asyncio.wait_for(play(), 60))

@@ -182,6 +182,40 @@ def test_s4_a_sandbox_of_ones_own_does_not_lead_to_anothers_processes(ann: Ann, 
     assert (ended.status, other.status) == (410, 404), "nor when it has ended"
 
 
+def test_s4_a_tenants_trail_says_nothing_about_how_much_others_do(ann: Ann, eve: str) -> None:
+    """The number of a line is that of the whole trail: two of them told what came between."""
+    for number in range(3):
+        assert ann.ask("POST", "/execute", {"code": f"print({number})"}, key=eve).status == 200
+        assert ann.ask("POST", "/execute", {"code": "1"}).status == 200
+    seen = ann.ask("GET", "/v1/trail?limit=500", key=eve).json()["lines"]
+    ids = [line["attempt"]["id"] for line in seen]
+    one = ann.ask("GET", f"/v1/trail/{ids[0]}", key=eve).json()
+    whole = ann.ask("GET", f"/v1/trail/{ids[0]}").json()  # an operator's key
+    numbers = {whole[part]["seq"] for part in ("attempt", "end")}
+    assert len(numbers) == 2
+    for line in (one, *seen):
+        for part in (line["attempt"], line["end"]):
+            assert not {"seq", "owner", "attempt"} & set(part)
+            assert not numbers & {value for value in part.values() if isinstance(value, int)}
+    found, before, cursors = [], "", set()
+    while page := ann.ask("GET", f"/v1/trail?limit=2&before={before}", key=eve).json():
+        if not page["lines"]:
+            break
+        found += [line["attempt"]["id"] for line in page["lines"]]
+        before = page["next"]
+        cursors.add(before)
+    assert found == ids and page["next"] == ""
+    again = ann.ask("GET", "/v1/trail?limit=2", key=eve).json()["next"]
+    assert again not in cursors, "nothing can be compared"
+    for wrong in ("before=abc", f"before={again[:-2]}AA", "before_seq=100"):
+        refused = ann.ask("GET", f"/v1/trail?{wrong}", key=eve)
+        assert refused.status == (403 if "seq" in wrong else 400)
+        assert ann.ask("GET", f"/v1/trail/egress?{wrong}", key=eve).status == refused.status
+    for older in (f"before_seq={whole['attempt']['seq']}", f"before={again}"):
+        lines = ann.ask("GET", f"/v1/trail?{older}").json()["lines"]
+        assert lines and all(one["attempt"]["seq"] < whole["attempt"]["seq"] for one in lines)
+
+
 def test_s4_a_key_that_was_removed_opens_nothing_and_its_socket_closes(
     ann: Ann, server: Served
 ) -> None:

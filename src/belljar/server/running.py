@@ -67,6 +67,7 @@ async def run(
     except (BelljarError, ApiError) as error:
         if meter and (meter.begun or (not meter.watches and _may_have_run(error))):
             meter.broke_off()
+            visit.ran = visit.ran or meter.begun
         reason = error.code if isinstance(error, ApiError) else code_of(type(error))
         server.metrics.refused.labels(tenant.name, reason).inc()
         log.info("refused", request_id=visit.request_id, reason=reason)

@@ -223,12 +223,19 @@ class TrailEntry(_Answer):
     end: dict[str, Any] | None
 
 
+_NEXT = Field(description="To be sent as `before` for older ones; empty if there are no more.")
+
+
 class EgressAnswer(_Answer):
-    lines: list[dict[str, Any]] = Field(description="As they are in the trail.")
+    lines: list[dict[str, Any]] = Field(
+        description="As they are in the trail; operators see their numbers, too."
+    )
+    next: str = _NEXT
 
 
 class TrailAnswer(_Answer):
     lines: list[TrailEntry]
+    next: str = _NEXT
 
 
 class ErrorDetail(_Answer):

@@ -16,6 +16,7 @@ from belljar.core import Belljar
 from belljar.errors import BelljarError, InvalidRequest
 from belljar.server import budget, homes
 from belljar.server.admission import Admission
+from belljar.server.cursors import Cursors
 from belljar.server.datasets import Datasets
 from belljar.server.errors import ApiError
 from belljar.server.gate import Visit
@@ -69,6 +70,7 @@ class Server:
         self.turns = Turns()
         """For what tenants are told."""
         self.parsers = Parsers()
+        self.cursors = Cursors()
         self.book = Book(self)
         self.datasets = Datasets(
             settings.jar.home / "server" / "datasets", most_bytes=settings.dataset_bytes

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import structlog
 from starlette.requests import Request
 
-from belljar.errors import BelljarError, Busy
+from belljar.errors import BelljarError, Busy, EngineError
 from belljar.kept import events
 from belljar.kept.run import cancelled, sandbox_ended
 from belljar.model import Result
@@ -81,12 +81,15 @@ class Step:
                 ):
                     self._begun = True
                     owned.begin_run()
-                    used_ms = None
+                    used_ms, runs = None, owned.box.runs
                     try:
                         with running.code_runs(self._visit):
                             result = await self._run(code, options)
                         used_ms = _used_ms(result)
                         running.keep(self._visit, place, result)
+                    except EngineError:  # a wall that is lost, before the run or during it
+                        self._visit.ran = owned.box.runs > runs
+                        raise
                     finally:
                         owned.end_run(used_ms)
         except asyncio.CancelledError:

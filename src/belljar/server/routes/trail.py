@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from belljar import threads
-from belljar.server import budget
+from belljar.server import budget, cursors
 from belljar.server.bodies import StrictRoute
 from belljar.server.errors import ApiError
 from belljar.server.gate import visit_of
@@ -17,6 +17,7 @@ from belljar.server.openapi import responses
 from belljar.server.schemas import EgressAnswer, TrailAnswer, TrailEntry
 from belljar.server.server import Server
 from belljar.server.streams import reply
+from belljar.trail.trail import Recorded
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["trail"])
 
@@ -24,6 +25,10 @@ MOST_BYTES = 8 << 20
 """Of lines in one answer."""
 _PARSED = 4
 """How much more a line takes when it was read."""
+Before = Annotated[str, Query(max_length=64, description="`next` of the page before.")]
+BeforeSeq = Annotated[
+    int | None, Query(ge=0, le=2**53, description="Older than this line; for operators.")
+]
 Ending = Literal[
     "ok", "error", "timeout", "out_of_memory", "killed", "denied",
     "refused", "failed", "cancelled", "lost", "open",
@@ -42,21 +47,21 @@ async def trail(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     status: Annotated[Ending | None, Query()] = None,
-    before_seq: Annotated[
-        int | None, Query(ge=0, le=2**53, description="Older than this line.")
-    ] = None,
+    before: Before = "",
+    before_seq: BeforeSeq = None,
     tenant: Annotated[str, Query(max_length=64)] = "",
 ) -> Response:
     server: Server = request.app.state.server
     whose = _whose(request, tenant or None)
+    older = _older(request, before, before_seq)
 
-    def look() -> list[dict[str, Any]]:
+    def look() -> tuple[list[dict[str, Any]], int]:
         found = server.trail().recent(
-            tenant=whose, status=status, before_seq=before_seq, limit=limit, most_bytes=MOST_BYTES
+            tenant=whose, status=status, before_seq=older, limit=limit, most_bytes=MOST_BYTES
         )
-        return [one.to_dict() for one in found]
+        return [_entry(request, one) for one in found], _oldest(one.attempt for one in found)
 
-    return reply(request, {"lines": await _found(request, look)})
+    return reply(request, await _found(request, look))
 
 
 @router.get(
@@ -73,20 +78,23 @@ async def egress(
     execution_id: Annotated[
         str, Query(pattern="^([0-9a-f]{32})?$", description="Of one run, or of one kept sandbox.")
     ] = "",
-    before_seq: Annotated[
-        int | None, Query(ge=0, le=2**53, description="Older than this line.")
-    ] = None,
+    before: Before = "",
+    before_seq: BeforeSeq = None,
     tenant: Annotated[str, Query(max_length=64)] = "",
 ) -> Response:
     server: Server = request.app.state.server
     whose = _whose(request, tenant or None)
+    older = _older(request, before, before_seq)
+    operator = visit_of(request).operator
 
-    def look() -> list[dict[str, Any]]:
-        return server.trail().egress(
-            id_=execution_id, tenant=whose, verdict=verdict, before_seq=before_seq, limit=limit
+    def look() -> tuple[list[dict[str, Any]], int]:
+        found = server.trail().egress(
+            id_=execution_id, tenant=whose, verdict=verdict, before_seq=older, limit=limit
         )
+        lines = [dict(cursors.shown(one, operator=operator) or {}) for one in found]
+        return lines, _oldest(found)
 
-    return reply(request, {"lines": await _found(request, look)})
+    return reply(request, await _found(request, look))
 
 
 @router.get(
@@ -107,24 +115,50 @@ async def entry(
     )
     if found is None:
         raise ApiError("not_found", "there is no such execution")
-    return reply(request, found.to_dict())
+    return reply(request, _entry(request, found))
 
 
-async def _found(request: Request, look: Callable[[], list[dict[str, Any]]]) -> Any:
-    """Lines of the trail, which are held as long as they are read."""
+def _entry(request: Request, found: Recorded) -> dict[str, Any]:
+    operator = visit_of(request).operator
+    told = found.to_dict()
+    parts = {name: cursors.shown(told[name], operator=operator) for name in ("attempt", "end")}
+    return {**told, **parts}
+
+
+def _oldest(lines: Iterable[dict[str, Any]]) -> int:
+    """0 if there is none. A damaged line may have lost its number."""
+    return min((line["seq"] for line in lines if line["seq"] > 0), default=0)
+
+
+def _older(request: Request, before: str, before_seq: int | None) -> int | None:
+    """Than which line."""
+    server: Server = request.app.state.server
+    if before_seq is not None and not visit_of(request).operator:
+        raise ApiError(
+            "forbidden",
+            "before_seq: numbers of the whole trail are for operators",
+            hint="send `next` of the page before as `before`",
+        )
+    return server.cursors.read(before) if before else before_seq
+
+
+async def _found(
+    request: Request, look: Callable[[], tuple[list[dict[str, Any]], int]]
+) -> dict[str, Any]:
+    """Lines of the trail, which are held as long as they are read, and where they go on."""
     server: Server = request.app.state.server
     visit = visit_of(request)
     assert visit.tenant is not None
     held = await server.answers.hold(visit.tenant, _PARSED * MOST_BYTES)
     visit.after.append(held)
 
-    def weighed() -> tuple[list[dict[str, Any]], int]:
-        lines = look()
-        return lines, budget.weight(lines)
+    def weighed() -> tuple[list[dict[str, Any]], int, int]:
+        lines, last = look()
+        return lines, last, budget.weight(lines)
 
-    lines, weight = await threads.READING.do_for(visit.tenant.name, weighed)
+    lines, last, weight = await threads.READING.do_for(visit.tenant.name, weighed)
     held.shrink(weight)
-    return lines
+    return {"lines": lines, "next": server.cursors.make(last) if last else ""}
 
 
 def _asking(request: Request) -> str:
