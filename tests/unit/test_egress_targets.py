@@ -99,7 +99,8 @@ def test_whatever_is_read_is_one_name(text: str) -> None:
     [
         *("/v1/..", "/v1/../x", "/./v1", "/v1/%2e%2e/x", "/v1/.%2E/x", "/v1/..;a/x", "/v1/.;/x"),
         *("/v1%2fx", "/v1%2Fx", "/v1\\x", "/v1%5cx", "/v1/%00", "/v1/%252e", "/v1/%252fx"),
-        *("/v1/%c0%ae/x", "/v1/%ff"),
+        *("/v1/%c0%ae/x", "/v1/%ff", "/v1/%u002e", "/v1/100%", "/v1/%", "/v1/%25u002e", "/a%09b"),
+        *("/v1/..%20/x", "/v1/.%20./x", "/v1/.. ./x", "/v1/%e2%80%a5/x", "/v1/a%ef%bc%8fb"),
     ],
 )
 def test_paths_with_two_readings(path: str) -> None:
@@ -107,7 +108,10 @@ def test_paths_with_two_readings(path: str) -> None:
         targets.clear_path(path)
 
 
-@pytest.mark.parametrize("path", ["/", "/v1/a.b", "/v1/...", "/v1/a%20b", "/v1/%C3%BC", "//x", "*"])
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/v1/a.b", "/v1/...", "/v1/a%20b", "/v1/%C3%BC", "//x", "*", "/v1/100%25", "/a%20.b"],
+)
 def test_clear_paths(path: str) -> None:
     targets.clear_path(path)
 

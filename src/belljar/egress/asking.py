@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from . import http, targets
@@ -25,13 +26,15 @@ class Wanted:
         self.judged_at = -1
         """The generation of the rules that last allowed it."""
 
-    def others(self) -> Iterator[tuple[str | None, str | None]]:
-        """Further methods, with their paths, that some hosts would read out of it."""
-        for method in http.other_methods(self._headers):
-            yield method, self.path
-
-    def check_paths(self) -> None:
-        """Where rules are about paths; a refusal if it can be read in several ways."""
-        if self.path is not None:
-            targets.clear_path(self.path)
+    def others(self, *, has_paths: bool) -> Iterator[tuple[str | None, str | None]]:
+        """Further methods and paths that some hosts would read out of it. A refusal if rules are
+        about paths, and these can be read in several ways."""
+        methods = [self.method, *http.other_methods(self._headers)]
+        paths = [self.path]
+        if has_paths and self.path is not None:
             http.check_one_path(self._headers)
+            named = http.destinations(self._headers)
+            paths += [targets.own_path(one, self.target) for one in named]
+            for path in paths:
+                targets.clear_path(path or "")
+        return itertools.product(methods, paths)

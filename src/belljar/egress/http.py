@@ -22,8 +22,16 @@ _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-connection proxy-authenticate proxy-authorization te trailer "
     b"transfer-encoding upgrade".split()
 )
-_OTHER_METHOD = frozenset(b"x-http-method-override x-http-method x-method-override".split())
-_OTHER_PATH = frozenset(b"x-original-url x-rewrite-url".split())
+_AS_READ = bytes(byte if chr(byte).isalnum() and byte < 128 else 45 for byte in range(256))
+"""CGI, and what came of it, reads names of headers as variables: `_`, `.` and `-` are one."""
+_OTHER_METHOD = frozenset(
+    b"x-http-method-override x-http-method x-method-override x-original-method x-forwarded-method "
+    b"x-envoy-original-method".split()
+)
+_OTHER_PATH = frozenset(
+    b"x-original-url x-original-uri x-original-path x-rewrite-url x-rewrite-uri x-override-url "
+    b"x-forwarded-url x-forwarded-uri x-forwarded-path x-request-uri x-envoy-original-path".split()
+)
 """Some servers serve what is named there instead of what was asked for."""
 _ABOUT_THE_MESSAGE = frozenset(
     b"host content-length content-type content-encoding content-range".split()
@@ -190,7 +198,7 @@ def passed_on(
 
 def other_methods(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
     """By which a request asks to be taken for one with another method: rules are about both."""
-    found = [value for name, value in headers if name.lower() in _OTHER_METHOD]
+    found = [value for name, value in headers if _as_read(name) in _OTHER_METHOD]
     methods = {value.strip().upper().decode("ascii", "replace") for value in found}
     if len(methods) > _MOST_OTHER_METHODS:
         raise blocked("a request that asks to be taken for many other methods")
@@ -199,8 +207,20 @@ def other_methods(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
 
 def check_one_path(headers: Iterable[tuple[bytes, bytes]]) -> None:
     """Where rules are about paths."""
-    if any(name.lower() in _OTHER_PATH for name, _ in headers):
+    if any(_as_read(name) in _OTHER_PATH for name, _ in headers):
         raise blocked("a request that names another path in a header, and rules are about paths")
+
+
+def destinations(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
+    """Where WebDAV's COPY and MOVE write to."""
+    found = [value for name, value in headers if _as_read(name) == b"destination"]
+    if len(found) > 1:
+        raise blocked("a request with several destinations, and rules are about paths")
+    return [value.decode("latin-1") for value in found]
+
+
+def _as_read(name: bytes) -> bytes:
+    return name.translate(_AS_READ).lower()
 
 
 def without_quotes(error: h11.RemoteProtocolError) -> str:

@@ -12,7 +12,8 @@
 Frames for a connection that the receiver has reset or does not know are dropped (they may have
 crossed a RESET on the way), except OPEN. Anything else that breaks the rules ends the wire: a kind,
 length or door that does not exist, OPEN of a number in use, a 257th connection, DATA beyond the
-window or after CLOSE, credit beyond 65,536. The guest is hostile.
+window or after CLOSE, credit beyond 65,536, more than 10,000 frames within a second that are
+dropped or give no credit. The guest is hostile.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ import asyncio
 import contextlib
 import socket
 import struct
+import time
 from collections.abc import Awaitable, Callable
+
+from .limits import Turns
+from .refusal import Refusal
 
 OPEN, DATA, CREDIT, CLOSE, RESET = 1, 2, 3, 4, 5
 WINDOW_BYTES = 65_536
@@ -34,6 +39,9 @@ _MOST_WAITING_BYTES = 262_144
 _MOST_UNREAD_BYTES = 8 << 20
 """More than all connections together may have to say: who lets so much lie never reads."""
 _READ_BYTES = 65_536
+_FRAMES_IN_A_STEP = 1_024
+_MOST_FOR_NOTHING = 10_000
+_NO_CREDIT = _CREDIT.pack(0)
 
 
 class Broken(Exception):
@@ -145,11 +153,19 @@ class Wire:
     its time, and meanwhile nothing more is read."""
 
     def __init__(
-        self, shared: socket.socket, *, doors: int, opened: Callable[[Lane, int], Awaitable[None]]
+        self,
+        shared: socket.socket,
+        *,
+        doors: int,
+        opened: Callable[[Lane, int], Awaitable[None]],
+        turns: Turns,
     ) -> None:
         self._socket = shared
         self._doors = doors
         self._opened = opened
+        self._turns = turns
+        self._for_nothing = 0
+        self._counted_since = time.monotonic()
         self._lanes: dict[int, Lane] = {}
         self._out = bytearray()
         self._more = asyncio.Event()
@@ -160,7 +176,7 @@ class Wire:
         writing = asyncio.create_task(self._write())
         try:
             await self._read(first)
-        except (Broken, OSError):
+        except (Broken, OSError, Refusal):
             pass
         finally:
             writing.cancel()
@@ -207,34 +223,59 @@ class Wire:
 
     async def _read(self, first: bytes) -> None:
         loop = asyncio.get_running_loop()
-        data = bytearray(first)
+        data, since = bytearray(first), time.monotonic()
         while True:
-            position = 0
-            while len(data) - position >= _HEADER.size:
-                kind, number, length = _HEADER.unpack_from(data, position)
-                _check(kind, length)
-                end = position + _HEADER.size + length
-                if end > len(data):
-                    break
-                await self._take(kind, number, bytes(data[position + _HEADER.size : end]))
-                position = end
-            del data[:position]
-            await asyncio.sleep(0)  # what is there already is read without a pause for others
-            await asyncio.sleep(0)  # what is there already is read without a pause for others
+            more = True
+            while more:
+                async with self._turns:
+                    more, opened = self._take_some(data)
+                if opened:
+                    await self._opened(*opened)
+            since = await self._turns.pass_on(since)  # more may be here already, without a wait
             piece = await loop.sock_recv(self._socket, _READ_BYTES)
             if not piece:
                 return
             data += piece
 
-    async def _take(self, kind: int, number: int, payload: bytes) -> None:
-        lane = self._lanes.get(number)
-        if kind == OPEN:
-            if lane or len(self._lanes) >= MOST_CONNECTIONS or payload[0] >= self._doors:
-                raise Broken("a connection that cannot be opened")
-            lane = self._lanes[number] = Lane(self, number)
-            await self._opened(lane, payload[0])
-        elif lane:
-            lane.take(kind, payload)
+    def _take_some(self, data: bytearray) -> tuple[bool, tuple[Lane, int] | None]:
+        """Takes frames off it, so many that others need not wait for long. Whether there may be
+        another one, and what the last one opened."""
+        position = 0
+        try:
+            for _ in range(_FRAMES_IN_A_STEP):
+                if len(data) - position < _HEADER.size:
+                    return False, None
+                kind, number, length = _HEADER.unpack_from(data, position)
+                _check(kind, length)
+                end = position + _HEADER.size + length
+                if end > len(data):
+                    return False, None
+                payload = bytes(data[position + _HEADER.size : end])
+                position = end
+                if kind == OPEN:
+                    return True, self._open(number, payload[0])
+                lane = self._lanes.get(number)
+                if lane is None or (kind == CREDIT and payload == _NO_CREDIT):
+                    self._count_for_nothing()
+                if lane:
+                    lane.take(kind, payload)
+            return True, None
+        finally:
+            del data[:position]
+
+    def _open(self, number: int, door: int) -> tuple[Lane, int]:
+        if number in self._lanes or len(self._lanes) >= MOST_CONNECTIONS or door >= self._doors:
+            raise Broken("a connection that cannot be opened")
+        lane = self._lanes[number] = Lane(self, number)
+        return lane, door
+
+    def _count_for_nothing(self) -> None:
+        now = time.monotonic()
+        if now - self._counted_since >= 1.0:
+            self._counted_since, self._for_nothing = now, 0
+        self._for_nothing += 1
+        if self._for_nothing > _MOST_FOR_NOTHING:
+            raise Broken("frames for nothing without end")
 
 
 def _check(kind: int, length: int) -> None:

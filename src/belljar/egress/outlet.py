@@ -96,10 +96,9 @@ class Outlet:
     def allow(self, wanted: Wanted) -> Permission:
         """The same about all that it asks for."""
         found = self.permit(wanted.target, wanted.method, wanted.path)
-        for method, path in wanted.others():
-            self.permit(wanted.target, method, path)
-        if found.has_paths:
-            wanted.check_paths()
+        for method, path in wanted.others(has_paths=found.has_paths):
+            if (method, path) != (wanted.method, wanted.path):
+                self.permit(wanted.target, method, path)
         wanted.judged_at = self._generation
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -14,9 +15,13 @@ from .refusal import blocked
 
 _ABSOLUTE = re.compile(r"(?i:http)://([^/?#]+)((?:/|\?)[^#]*)?\Z")
 _BEHIND = re.compile(r"[/?#]")
+_BEHIND_PATH = re.compile(r"[?#]")
 _USER = re.compile(r"[^/]*@")
 _PORT = re.compile(r"[1-9][0-9]{0,4}\Z")
-_TWICE_ENCODED = re.compile(rb"%(?:2[ef]|5c|00|25)", re.IGNORECASE)
+_ADDRESS = re.compile(r"((?i:https?))://([^/?#]*)([^?#]*)(?:[?#].*)?", re.DOTALL)
+_NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_TWICE_ENCODED = re.compile(r"%(?:2[ef]|5c|00|25|u)", re.IGNORECASE)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Target(NamedTuple):
@@ -70,20 +75,37 @@ def origin(text: str, method: str) -> str:
 
 def clear_path(path: str) -> None:
     """Where rules are about paths, one that servers read in different ways is not let through."""
-    for segment in path.split("/"):
-        plain = unquote_to_bytes(segment)
-        try:
-            plain.decode()
-        except UnicodeDecodeError:
-            odd = True
-        else:
-            odd = (
-                plain.partition(b";")[0] in (b".", b"..")
-                or any(byte in plain for byte in (b"/", b"\\", b"\0"))
-                or _TWICE_ENCODED.search(plain) is not None
-            )
-        if odd:
-            raise blocked("the path can be read in several ways, and rules are about paths")
+    if _NO_ESCAPE.search(path) or not all(map(_has_one_reading, path.split("/"))):
+        raise blocked("the path can be read in several ways, and rules are about paths")
+
+
+def own_path(text: str, target: Target) -> str:
+    """The path of an address that must lead to the same host."""
+    if text.startswith("/") and not text.startswith("//"):
+        return _BEHIND_PATH.split(text, maxsplit=1)[0]
+    parts = _ADDRESS.fullmatch(text)
+    if not parts or authority(parts[2], 443 if parts[1].lower() == "https" else 80) != target:
+        raise blocked(f"{_shown(text)} is no address at {target.host}:{target.port}")
+    return parts[3] or "/"
+
+
+def _has_one_reading(segment: str) -> bool:
+    try:
+        plain = unquote_to_bytes(segment).decode()
+    except UnicodeDecodeError:
+        return False
+    # Some servers make plain dots and slashes of others; Windows drops blanks behind them.
+    plain = unicodedata.normalize("NFKC", plain)
+    name = plain.partition(";")[0]
+    dots = name.replace(" ", "")
+    climbs = name in (".", "..") or (dots != name and dots != "" and not dots.strip("."))
+    return not (
+        climbs
+        or "/" in plain
+        or "\\" in plain
+        or _CONTROL.search(plain)
+        or _TWICE_ENCODED.search(plain)
+    )
 
 
 def denied(patterns: Sequence[str], target: Target) -> bool:

@@ -89,7 +89,7 @@ async def _share(outlet: Outlet, wire: socket.socket, first: bytes) -> None:
         await outlet.knock()
         outlet.begin(lane, DOORS[door])
 
-    await mux.Wire(wire, doors=len(DOORS), opened=opened).live(first)
+    await mux.Wire(wire, doors=len(DOORS), opened=opened, turns=outlet.turns).live(first)
 
 
 def _is_listener(given: socket.socket) -> bool:

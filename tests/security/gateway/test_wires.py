@@ -13,6 +13,8 @@ from collections.abc import Iterator
 import pytest
 
 from belljar.egress import mux
+from belljar.egress.burning import Account
+from belljar.egress.limits import Crowd, Turns
 from belljar.network import Allow
 from tests.world.place import World
 from tests.world.ways import PATIENCE_S, Gate, Way, ended, eventually
@@ -117,6 +119,23 @@ def test_frames_for_nobody_are_dropped(wired: Way, world: World) -> None:
         eventually(lambda: world.visits)
 
 
+FOR_NOTHING = {
+    "for nobody": frame(CREDIT, 6, b"\0\0\0\1"),
+    "no credit": frame(CREDIT, 1, b"\0\0\0\0"),
+    "resets": frame(RESET, 9),
+}
+
+
+@pytest.mark.parametrize("kind", FOR_NOTHING)
+def test_a_flood_of_frames_for_nothing_ends_the_wire(wired: Way, bystander: Way, kind: str) -> None:
+    """They cost a guest nothing to send; others wait while they are read."""
+    with new(wired) as wire:
+        wire.sendall(b"M" + frame(OPEN, 1, b"\0"))
+        with pytest.raises(OSError):
+            for _ in range(20_000):
+                wire.sendall(FOR_NOTHING[kind] * 1000)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_noise(wired: Way, bystander: Way, seed: int) -> None:
     noise = random.Random(seed)
@@ -139,7 +158,8 @@ def test_what_waits_for_a_guest_that_never_reads_is_bounded() -> None:
     async def flooded() -> None:
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
-        wire = mux.Wire(theirs, doors=3, opened=lambda *_: asyncio.sleep(0))
+        turns = Turns(Account(lambda _: None), Crowd())
+        wire = mux.Wire(theirs, doors=3, opened=lambda *_: asyncio.sleep(0), turns=turns)
         with ours:
             living = asyncio.create_task(wire.live(b""))
             await asyncio.sleep(0)
