@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from starlette.requests import Request
 
 from belljar.server import keys, streams
@@ -28,7 +29,10 @@ class Behind:
             keyring=keys.Keyring([key for key, _ in made]),
             tenant=lambda name: Tenant(name, Quotas()),
             seen=lambda *_: None,
+            draining=False,
+            keys_age_s=lambda: 0.0,
         )
+        self.server = server
         self.gate = Gate(self._app, server)
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
@@ -95,5 +99,21 @@ def test_a_stream_ends_with_its_key() -> None:
             await response(scope, asyncio.Event().wait, send)  # type: ignore[arg-type]
         assert gone.is_set()
         assert b"before" in b"".join(sent) and b"after" not in b"".join(sent)
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(("draining", "status"), [(True, 503), (False, 500)])
+def test_only_a_server_that_ends_says_so(draining: bool, status: int) -> None:
+    """A sandbox's end that cancelled a request was told as the server's."""
+
+    async def play() -> None:
+        behind = Behind()
+        behind.server.draining = draining
+        asking = asyncio.create_task(behind.ask("many"))
+        await asyncio.sleep(0)
+        asking.cancel()
+        async with asyncio.timeout(5):
+            assert await asking == status
 
     asyncio.run(play())
