@@ -526,12 +526,34 @@ def test_and_there_it_is(kind: str, before: bytes, size: int) -> None:
     assert sent == before + spelt.encode() + b'"'
 
 
+@pytest.mark.parametrize("charset", ["ibm037", "utf-32", "UTF-7", '"cp500"', "hz", "utf-8, cp037"])
+@pytest.mark.parametrize("name", ["charset=", "Charset = ", "charset*=utf-8''", "charset*0="])
+def test_answers_in_character_sets_without_ascii_are_not_passed_on(charset: str, name: str) -> None:
+    kind = f"text/plain; {name}{charset.replace(', ', '; ' + name)}"
+    with pytest.raises(Refusal, match="character set"):
+        answer((b"Content-Type", kind.encode()))
+    usual = ("text/html; charset=UTF-8", "a/b; charset=shift_jis", "text/event-stream", "charset=")
+    for good in usual:
+        answer((b"Content-Type", good.encode()))
+
+
+@pytest.mark.parametrize("hyphens", [False, True])
+def test_a_uuid_is_found_with_its_hyphens_and_without(hyphens: bool) -> None:
+    plain, dashed = "4fa3c0de91b27788aa55ee01d2c3b4a5", "4fa3c0de-91b2-7788-aa55-ee01d2c3b4a5"
+    keeper = Keeper(hold({"KEY": Secret(dashed if hyphens else plain, host=HOST)}))
+    for echo in (plain, dashed, plain.upper()):
+        incoming = keeper.response(host=HOST, method=b"GET", status=200, reason=b"", headers=[])
+        came = read(incoming, f'{{"id": "{echo}"}}'.encode())
+        assert len(came) == len(echo) + 10 and b"c0de" not in came.lower()
+
+
 def _put(kind: str, before: bytes, size: int) -> bytes:
     """What the host gets; without a kind in the query."""
-    if not kind:
-        return ask(host=ELSEWHERE, target=b"/?k=" + before + OTHERS + b'"').target[4:]
     lines = f"Content-Type: {kind}".encode().split(b"\n")
     headers = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
+    if not kind or kind.startswith("\n"):
+        target = b"/?k=" + before + OTHERS + b'"'
+        return ask(*headers[1:], host=ELSEWHERE, target=target).target[4:]
     sent = ask(*headers, host=ELSEWHERE)
     body = before + OTHERS + b'"'
     pieces = [sent.body.feed(body[at : at + size]) for at in range(0, len(body), size)]

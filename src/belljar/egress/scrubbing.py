@@ -5,6 +5,7 @@ Compressed answers are unpacked for it; an answer that cannot be read is not pas
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator
 
@@ -65,6 +66,9 @@ class Incoming:
             return
         if status == 206 or _all(headers, b"content-range") or _is_in_parts(headers):
             raise failed(f"{host} answers with a part of something: a secret could begin in it")
+        for kind in _all(headers, b"content-type"):
+            if not _is_readable(kind):
+                raise failed(f"{host} answers in a character set in which no secret is found")
         packings = _packings(host, headers)
         self._unpack = [_Unpacking(packing, host) for packing in reversed(packings)]
         if packings:
@@ -209,6 +213,21 @@ def _packings(host: str, headers: Headers) -> list[bytes]:
             "a secret could be in it unseen"
         )
     return [names[one] for one in asked]
+
+
+_CHARSET = re.compile(rb"charset([^=]*)=[\s\"']*([^\s\"';,]*)", re.IGNORECASE)
+_LIKE_ASCII = re.compile(
+    rb"(?:x-)?(?:utf-?8|utf-?16(?:[bl]e)?|(?:us-)?ascii|iso-?8859-[0-9]+|latin-?[0-9]+"
+    rb"|(?:windows|cp)-?(?:125[0-9]|874|932|936|949|950|31j)|shift_?-?jis|sjis|euc-(?:jp|kr|tw|cn)"
+    rb"|gb(?:k|2312|18030)|big5(?:-hkscs)?|koi8-[ru]|tis-620|iso-2022-(?:jp|kr|cn)|macintosh)?",
+    re.IGNORECASE,
+)
+"""In which a letter is the byte, or the two bytes, that are looked for."""
+
+
+def _is_readable(content_type: bytes) -> bool:
+    named = _CHARSET.findall(content_type)
+    return all(how.strip() == b"" and _LIKE_ASCII.fullmatch(one) for how, one in named)
 
 
 def _is_in_parts(headers: Headers) -> bool:

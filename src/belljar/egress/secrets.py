@@ -35,7 +35,7 @@ from belljar.egress.spellings import (
     resizes,
     spellings,
 )
-from belljar.egress.surroundings import STRANGE_PARTS, USUAL_PARTS, trouble, unread
+from belljar.egress.surroundings import STRANGE_PARTS, USUAL_PARTS, misread, trouble, unread
 from belljar.errors import InvalidRequest
 from belljar.network import MOST_SECRETS, SHORTEST_SECRET, Secret
 
@@ -49,9 +49,10 @@ _LETTERS = bytes(_ALPHABET[byte % len(_ALPHABET)] for byte in range(256))
 _UNEVEN = bytes(range(256 - 256 % len(_ALPHABET), 256))
 """With these some letters would come more often than others."""
 _DROPPED = frozenset(
-    (b"range", b"if-range", b"request-range", b"x-ms-range", b"accept-encoding", b"te")
+    b"range if-range request-range x-ms-range accept-encoding accept-charset te".split()
 )
-"""Of requests to hosts with secrets: a part of an answer could begin within the value."""
+"""Of requests to hosts with secrets: a part of an answer could begin within the value, and in some
+character sets it is not found."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +234,7 @@ class Keeper:
 
         body = Outgoing(self._body(host, kind, own), check)
         rest = [(host.encode(), "the name of the host"), (method, "the method")]
-        target, left = _fill_query(own, target)
+        target, left = _fill_query(own, target, misread(_all(headers, b"content-type")))
         rest.append((left, "the address"))
         filled: Headers = []
         used: list[Held] = []
@@ -336,15 +337,16 @@ def _check_place(one: Held, kind: str, where: str, before: bytes, head: bytes = 
         raise blocked(f"{one.variable} stands {why} in {where}: the host would read something else")
 
 
-def _fill_query(own: Sequence[Held], target: bytes) -> tuple[bytes, bytes]:
-    """The target with values, and what of it a placeholder may not stand in."""
+def _fill_query(own: Sequence[Held], target: bytes, misread: str) -> tuple[bytes, bytes]:
+    """The target with values, and what of it a placeholder may not stand in. `misread`: why the
+    host may read all of it as something else."""
     path, mark, query = target.partition(b"?")
     left = query
     for one in own:
         if one.query:
             before, *rest = left.split(one.placeholder)
             for further in rest:
-                _check_place(one, "form", "the query", before)
+                _check_place(one, misread or "form", "the query", before)
                 before += b"\xff" + further
             query = query.replace(one.placeholder, _percent_encoded(one.value))
             left = before
@@ -392,9 +394,8 @@ def _fill_part(one: Held, part: bytes) -> tuple[bytes, bytes]:
 
 def _content_type(headers: Headers) -> str:
     """Form, JSON, multipart, anything else as text, or why values are not put into such a body."""
-    kinds = [value.lower() for name, value in headers if name.lower() == b"content-type"]
-    packed = [value for name, value in headers if name.lower() == b"content-encoding"]
-    if why := unread(kinds, packed):
+    kinds = [value.lower() for value in _all(headers, b"content-type")]
+    if why := unread(kinds, _all(headers, b"content-encoding")):
         return why
     if len(kinds) != 1:
         return ""
@@ -404,6 +405,10 @@ def _content_type(headers: Headers) -> str:
     if kind.startswith(b"multipart/"):
         return "multipart"
     return "json" if kind == b"application/json" or kind.endswith(b"+json") else ""
+
+
+def _all(headers: Headers, wanted: bytes) -> list[bytes]:
+    return [value for name, value in headers if name.lower() == wanted]
 
 
 def _spelled(one: Held, kind: str) -> bytes:

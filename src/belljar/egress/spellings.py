@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -23,6 +24,9 @@ SHORTEST_JOINED = 4
 _STRETCH = 8
 """A spelling with more bytes than this for each character of the text is not found."""
 _VALUE = {letter: value for value, letter in enumerate(BASE64)}
+_UUID = re.compile(
+    rb"([0-9a-f]{8})-?([0-9a-f]{4})-?([0-9a-f]{4})-?([0-9a-f]{4})-?([0-9a-f]{12})", re.IGNORECASE
+)
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _OPEN_ESCAPES = (
     b"% %2 %4 %25 %252 %254 \\ \\x \\x4 \\u \\u0 \\u00 \\u004 \\u{ \\u{4 "
@@ -43,6 +47,7 @@ def spellings(text: bytes, instead: bytes, sent: Mapping[bytes, bytes] | None = 
     forms: list[Form] = []
     for reading in range(READINGS):
         forms += _texts(text, instead, reading)
+        forms += [_written(*pair, reading) for pair in _as_uuid(text, instead)]
     if any(sign in text for sign in b"%\\&"):  # may be undone with the escapes of a spelling
         forms += [_whole(way, instead) for way in _ways_twice(text)]
     for one, other in {text: instead, **(sent or {})}.items():
@@ -50,6 +55,15 @@ def spellings(text: bytes, instead: bytes, sent: Mapping[bytes, bytes] | None = 
     for form in forms:
         form.longest_bytes = _STRETCH * len(text)
     return forms
+
+
+def _as_uuid(text: bytes, instead: bytes) -> list[tuple[bytes, bytes]]:
+    """With its hyphens, or without: a host that takes it for one writes it anew."""
+    if (found := _UUID.fullmatch(text)) is None:
+        return []
+    parts = [instead[slice(*found.span(number))] for number in range(1, 6)]
+    written = [(joint.join(found.groups()), joint.join(parts)) for joint in (b"", b"-")]
+    return [pair for pair in written if pair[0] != text]
 
 
 def _ways(text: bytes) -> set[bytes]:

@@ -8,7 +8,7 @@ of the value in it that could be found, and everything that is needed to tell wh
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from belljar.egress.escapes import undone
 
@@ -21,15 +21,20 @@ _CHARSETS = frozenset(
     b"utf-8 utf8 us-ascii ascii iso-8859-1 latin-1 latin1 windows-1252 cp1252".split()
 )
 """Letters, digits and signs are themselves in these, whatever stands before them."""
-STRANGE_PARTS = (b"content-transfer-encoding", b"charset")
+STRANGE_PARTS = (b"content-transfer-encoding", b"content-encoding", b"charset")
 """Where one is in a multipart body, a host may read what follows as something else."""
 USUAL_PARTS = tuple(b"charset=" + quote + one for quote in (b"", b'"', b"'") for one in _CHARSETS)
-_CHARSET = re.compile(rb";\s*charset\s*=\s*\"?([^\s\";]*)", re.IGNORECASE)
+_TYPE = re.compile(
+    rb"\s*([^\s;,/]+/[^\s;,]+)\s*((?:;\s*[A-Za-z0-9-]+=(?:[^\s\",;*]*|\"[^\",;\\\\]*\")\s*)*);?\s*"
+)
+_PARAMETER = re.compile(rb";\s*([A-Za-z0-9-]+)=\"?([^\s\";]*)")
 _TEXT = re.compile(
-    rb"|text/.*|multipart/.*|.*[/+](?:json|xml|yaml)"
-    rb"|application/(?:x-www-form-urlencoded|x-ndjson|jsonl|json-seq|graphql|x-yaml|javascript|sql)",
+    rb"text/.*|multipart/.*|.*[/+](?:json|xml)"
+    rb"|application/(?:x-www-form-urlencoded|x-ndjson|jsonl|json-seq|graphql|javascript|sql)",
     re.IGNORECASE,
 )
+_NOT_TEXT = re.compile(rb".*yaml", re.IGNORECASE)
+"""Has numbers and bytes in notations of its own."""
 _ENCODING = re.compile(rb"<\?xml[^>]*?encoding\s*=\s*[\"']?([^\s\"'?>]*)", re.IGNORECASE)
 _OPEN = re.compile(
     rb"(?:%(?:25)*(?:u[0-9a-f]{0,3}|[0-9a-f])?"
@@ -43,15 +48,27 @@ _CONTROL = re.compile(rb"[^\t\n\r\x20-\x7e\x80-\xff]|%(?:0[0-8bcef]|1[0-9a-f]|7f
 """Some switch to another character set."""
 
 
-def unread(content_types: Iterable[bytes], encodings: Iterable[bytes]) -> str:
+def unread(content_types: Sequence[bytes], encodings: Iterable[bytes]) -> str:
     """Why a body with these headers is none in which a value is read as it is; empty if it is."""
     if any(one.strip().lower() not in (b"", b"identity") for one in encodings):
         return "in a body that is compressed"
     for content_type in content_types:
-        if not all(found.lower() in _CHARSETS for found in _CHARSET.findall(content_type)):
-            return "in an unusual character set"
-        if not _TEXT.fullmatch(content_type.partition(b";")[0].strip()):
+        kind = content_type.partition(b";")[0].strip()
+        if not _TEXT.fullmatch(kind) or _NOT_TEXT.fullmatch(kind):
             return "in a body that is no text"
+    return misread(content_types)
+
+
+def misread(content_types: Sequence[bytes]) -> str:
+    """The same of a query: some hosts read it in the character set of the body."""
+    for content_type in content_types:
+        found = _TYPE.fullmatch(content_type)
+        given = _PARAMETER.findall(found[2].lower()) if found else []
+        names = [name for name, _ in given]
+        charset = dict(given).get(b"charset", b"utf-8")
+        unclear = found is None or len(content_types) > 1 or len(names) > len(set(names))
+        if unclear or charset not in _CHARSETS:
+            return "in an unusual character set"
     return ""
 
 
@@ -60,7 +77,9 @@ def trouble(before: bytes, head: bytes = b"") -> str:
     within the same field; `head`: how the body begins."""
     if b"\0" in head[:4] or head[:2] in (b"\xfe\xff", b"\xff\xfe"):
         return "in UTF-16 or UTF-32"
-    if not all(found.lower() in _CHARSETS for found in _ENCODING.findall(head)):
+    declared = _ENCODING.findall(head)
+    unfinished = b"<?xml" in head.lower() and b"?>" not in head
+    if unfinished or not all(found.lower() in _CHARSETS for found in declared):
         return "in an unusual character set"
     before = before[-SEEN_BYTES:]
     for _ in range(_READINGS):
