@@ -462,8 +462,8 @@ PART = b'--x\r\nContent-Disposition: form-data; name="k"%b\r\n\r\n'
         ("", b"%25", "escape"),
         ("", b"%u00", "escape"),
         ("", b"%26%23x", "escape"),
-        ("", b"%81", "ASCII"),
-        ("", b"%1B%24B", "ASCII"),
+        ("", b"%81", "part of a character"),
+        ("", b"%1B%24B", "character set"),
         (FORM, b"k=%", "escape"),
         (FORM, b"a=1&k=%e", "escape"),
         (FORM + "; charset=shift_jis", b"k=", "character set"),
@@ -474,7 +474,8 @@ PART = b'--x\r\nContent-Disposition: form-data; name="k"%b\r\n\r\n'
         (JSON, '{"k":"'.encode("utf-16-le"), "UTF-16"),
         (JSON, '{"k":"'.encode("utf-16-be") + b"\x22\x22", "UTF-16"),
         (JSON, '{"k":"'.encode("utf-32-le"), "UTF-16"),
-        (JSON, b'{"k":"\x81', "ASCII"),
+        (JSON, b'{"k":"\x81', "part of a character"),
+        ("text/plain", b"\x1b$B", "character set"),
         ("text/plain", b'{"k":"\\x', "escape"),
         ("text/xml", b"<k>&#x", "escape"),
         ("text/xml", b'<?xml version="1.0" encoding="shift_jis"?><k>', "character set"),
@@ -486,7 +487,7 @@ PART = b'--x\r\nContent-Disposition: form-data; name="k"%b\r\n\r\n'
         (
             "multipart/form-data; boundary=x",
             PART % b"\r\nContent-Type: a/b; CHARSET=utf-16",
-            "part",
+            "character set",
         ),
     ],
 )
@@ -511,10 +512,22 @@ def test_a_value_is_put_only_where_it_is_read_as_it_is(
         (JSON, b'{"k":"'),
         (JSON, '{"é":"Bearer '.encode()),
         (JSON, b'{"text":"\\u00e9\\n'),
+        (JSON, '{"text":"%02d \\u001b[31m", "quoted":"„'.encode()),
+        ("application/x-amz-json-1.1", b'{"Password":"'),
+        ("text/plain; charset='utf-8'", b""),
+        (FORM + "; charset=iso-8859-15", b"name=%C3%A9"),
         ("application/vnd.api+json; charset=utf-8", b'{"k":"'),
         ("text/xml", b'<?xml version="1.0" encoding="UTF-8"?><k>'),
         ("multipart/form-data; boundary=x", PART % b""),
         ("multipart/form-data; boundary=x", PART % b"\r\nContent-Type: text/plain; charset=UTF-8"),
+        ("multipart/form-data; boundary=X", b"--X\r\nContent-Transfer-Encoding: 8bit\r\n\r\n"),
+        (
+            "multipart/form-data; boundary=x",
+            PART % b"\r\nContent-Type: image/png"
+            + b"\x89PNG\x00\x1b\r\n\xff charset=utf-16, Content-Transfer-Encoding: base64" * 50
+            + b"\r\n"
+            + PART % b"",
+        ),
     ],
 )
 @pytest.mark.parametrize("size", [1, 1000])

@@ -29,13 +29,12 @@ from belljar.egress.refusal import Refusal, blocked
 from belljar.egress.scrubbing import Headers, Incoming
 from belljar.egress.spellings import (
     SHORTEST_JOINED,
-    as_it_is,
     exact,
     in_base64,
     resizes,
     spellings,
 )
-from belljar.egress.surroundings import STRANGE_PARTS, USUAL_PARTS, misread, trouble, unread
+from belljar.egress.surroundings import boundary, misread, trouble, trouble_in_part, unread
 from belljar.errors import InvalidRequest
 from belljar.network import MOST_SECRETS, SHORTEST_SECRET, Secret
 
@@ -44,6 +43,7 @@ LONGEST_SECRET = 4096
 MOST_TOGETHER = 16_384
 """Characters of all secrets of a sandbox: the gateway prepares to find each in every spelling."""
 
+_MULTIPART = "multipart "
 _ALPHABET = (string.ascii_letters + string.digits).encode()
 _LETTERS = bytes(_ALPHABET[byte % len(_ALPHABET)] for byte in range(256))
 _UNEVEN = bytes(range(256 - 256 % len(_ALPHABET), 256))
@@ -284,7 +284,7 @@ class Keeper:
     def _body(self, host: str, kind: str, own: Sequence[Held]) -> Spellings:
         # Names below a `*.` have no end: all hosts without a secret share one.
         key = (host, kind) if own else ("", "")
-        if key not in self._bodies:
+        if (found := self._bodies.get(key)) is None:
             forms = [
                 exact(
                     one.placeholder,
@@ -294,15 +294,13 @@ class Keeper:
                 for one in own
                 if one.body
             ]
-            if forms and kind == "multipart":
-                refuse = partial(_raise_strange, host)
-                forms += [as_it_is(part).refusing(refuse) for part in STRANGE_PARTS]
-                forms += [as_it_is(part) for part in USUAL_PARTS]
             for one, written in self._written:
                 refuse = partial(_raise, one, host if own else "another host")
                 forms += [form.refusing(refuse) for form in written]
-            self._bodies[key] = Spellings(forms)
-        return self._bodies[key]
+            found = Spellings(forms)
+            if not key[1].startswith(_MULTIPART):  # each of those has another boundary
+                self._bodies[key] = found
+        return found
 
 
 def _refusal(one: Held, where: str, host: str, *, tls: bool) -> Refusal:
@@ -322,18 +320,15 @@ def _raise(one: Held, host: str) -> bytes:
     raise _refusal(one, "the body", host, tls=True)
 
 
-def _raise_strange(host: str) -> bytes:
-    raise blocked(
-        f"{host} gets a secret in the body, so no part of a body for it may have a character set "
-        "or an encoding of its own"
-    )
-
-
 def _check_place(one: Held, kind: str, where: str, before: bytes, head: bytes = b"") -> None:
     """Refuses a value where a host would not read it as it is."""
-    if kind == "form":
-        before = before.rpartition(b"&")[2]
-    if why := kind if kind.startswith("in ") else trouble(before, head):
+    if kind.startswith("in "):
+        why = kind
+    elif kind.startswith(_MULTIPART):
+        why = trouble_in_part(kind.removeprefix(_MULTIPART).encode("latin-1"), before, head)
+    else:
+        why = trouble(kind, before.rpartition(b"&")[2] if kind == "form" else before, head)
+    if why:
         raise blocked(f"{one.variable} stands {why} in {where}: the host would read something else")
 
 
@@ -393,18 +388,17 @@ def _fill_part(one: Held, part: bytes) -> tuple[bytes, bytes]:
 
 
 def _content_type(headers: Headers) -> str:
-    """Form, JSON, multipart, anything else as text, or why values are not put into such a body."""
-    kinds = [value.lower() for value in _all(headers, b"content-type")]
+    """Form, JSON, multipart with its boundary, anything else as text; or why values are not put
+    into such a body."""
+    kinds = _all(headers, b"content-type")
     if why := unread(kinds, _all(headers, b"content-encoding")):
         return why
-    if len(kinds) != 1:
-        return ""
-    kind = kinds[0].partition(b";")[0].strip()
+    kind = kinds[0].partition(b";")[0].strip().lower() if kinds else b""
     if kind == b"application/x-www-form-urlencoded":
         return "form"
     if kind.startswith(b"multipart/"):
-        return "multipart"
-    return "json" if kind == b"application/json" or kind.endswith(b"+json") else ""
+        return _MULTIPART + boundary(kinds[0]).decode("latin-1")
+    return "json" if b"json" in kind else ""
 
 
 def _all(headers: Headers, wanted: bytes) -> list[bytes]:

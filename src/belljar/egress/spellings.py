@@ -86,11 +86,6 @@ def exact(text: bytes, instead: bytes, check: Callable[[bytes, bytes], None] | N
     return form
 
 
-def as_it_is(text: bytes) -> Form:
-    """In any letter case, and not replaced."""
-    return Form(text, lambda units: b"".join(unit.gap + unit.piece for unit in units), view="lower")
-
-
 def _encoded(text: bytes, instead: bytes) -> list[Form]:
     forms = [_wide(text, instead)]
     for reading in range(READINGS):

@@ -9,33 +9,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from urllib.parse import unquote_to_bytes
 
 from belljar.egress.escapes import undone
 
-SEEN_BYTES = 64
+SEEN_BYTES = 2048
 """Of what stands before a placeholder."""
 HEAD_BYTES = 256
 """Of the beginning of a body."""
+_NEAR_BYTES = 64
 _READINGS = 3
-_CHARSETS = frozenset(
-    b"utf-8 utf8 us-ascii ascii iso-8859-1 latin-1 latin1 windows-1252 cp1252".split()
-)
+_CHARSET = re.compile(rb"utf-?8|(?:us-)?ascii|iso-8859-[0-9]+|latin-?1|(?:windows-|cp)125[0-9]")
 """Letters, digits and signs are themselves in these, whatever stands before them."""
-STRANGE_PARTS = (b"content-transfer-encoding", b"content-encoding", b"charset")
-"""Where one is in a multipart body, a host may read what follows as something else."""
-USUAL_PARTS = tuple(b"charset=" + quote + one for quote in (b"", b'"', b"'") for one in _CHARSETS)
+_UNUSUAL = "in an unusual character set"
 _TYPE = re.compile(
-    rb"\s*([^\s;,/]+/[^\s;,]+)\s*((?:;\s*[A-Za-z0-9-]+=(?:[^\s\",;*]*|\"[^\",;\\\\]*\")\s*)*);?\s*"
+    rb"\s*([^\s;,/]+/[^\s;,]+)\s*((?:;\s*[A-Za-z0-9-]+=(?:[^\s\",;*]*|\"[^\",;\\]*\")\s*)*);?\s*"
 )
 _PARAMETER = re.compile(rb";\s*([A-Za-z0-9-]+)=\"?([^\s\";]*)")
 _TEXT = re.compile(
-    rb"text/.*|multipart/.*|.*[/+](?:json|xml)"
-    rb"|application/(?:x-www-form-urlencoded|x-ndjson|jsonl|json-seq|graphql|javascript|sql)",
+    rb"text/(?!.*yaml).*|multipart/.*|[^/]*/(?:.*[+-])?(?:json|xml)(?:-[0-9.a-z-]+)?"
+    rb"|application/(?:x-www-form-urlencoded|x-ndjson|jsonl|graphql|javascript|sql|toml)",
     re.IGNORECASE,
 )
-_NOT_TEXT = re.compile(rb".*yaml", re.IGNORECASE)
-"""Has numbers and bytes in notations of its own."""
+"""YAML has numbers and bytes in notations of its own."""
 _ENCODING = re.compile(rb"<\?xml[^>]*?encoding\s*=\s*[\"']?([^\s\"'?>]*)", re.IGNORECASE)
+_PART_HEADER = re.compile(rb"^([^:\r\n]*):[ \t]*((?:[^\r\n]|\r\n[ \t])*)", re.MULTILINE)
+_AS_IT_IS = (b"7bit", b"8bit", b"binary")
 _OPEN = re.compile(
     rb"(?:%(?:25)*(?:u[0-9a-f]{0,3}|[0-9a-f])?"
     rb"|\\(?:u[0-9a-f]{0,3}|(?-i:U)[0-9a-f]{0,7}|x[0-9a-f]?|[ux]\{[0-9a-f]*|[0-7]{1,2}|N\{[^}]*)?"
@@ -43,8 +42,11 @@ _OPEN = re.compile(
     re.IGNORECASE,
 )
 """The beginning of an escape, also of a character that is not ASCII."""
-_NOT_ASCII = re.compile(rb"(?:[\x80-\xff]|%[89a-f][0-9a-f])\Z", re.IGNORECASE)
-_CONTROL = re.compile(rb"[^\t\n\r\x20-\x7e\x80-\xff]|%(?:0[0-8bcef]|1[0-9a-f]|7f)", re.IGNORECASE)
+_WHOLE = re.compile(
+    rb"(?:[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3})\Z"
+)
+"""The last character, in UTF-8."""
+_SHIFT = re.compile(rb"[\x00\x0e\x0f\x1b]")
 """Some switch to another character set."""
 
 
@@ -53,8 +55,7 @@ def unread(content_types: Sequence[bytes], encodings: Iterable[bytes]) -> str:
     if any(one.strip().lower() not in (b"", b"identity") for one in encodings):
         return "in a body that is compressed"
     for content_type in content_types:
-        kind = content_type.partition(b";")[0].strip()
-        if not _TEXT.fullmatch(kind) or _NOT_TEXT.fullmatch(kind):
+        if not _TEXT.fullmatch(content_type.partition(b";")[0].strip()):
             return "in a body that is no text"
     return misread(content_types)
 
@@ -65,27 +66,59 @@ def misread(content_types: Sequence[bytes]) -> str:
         found = _TYPE.fullmatch(content_type)
         given = _PARAMETER.findall(found[2].lower()) if found else []
         names = [name for name, _ in given]
-        charset = dict(given).get(b"charset", b"utf-8")
+        charset = dict(given).get(b"charset", b"utf-8").strip(b"'")
         unclear = found is None or len(content_types) > 1 or len(names) > len(set(names))
-        if unclear or charset not in _CHARSETS:
-            return "in an unusual character set"
+        if unclear or not _CHARSET.fullmatch(charset):
+            return _UNUSUAL
     return ""
 
 
-def trouble(before: bytes, head: bytes = b"") -> str:
-    """Why a value may not stand there; empty if it may. `before`: the last bytes of what does,
-    within the same field; `head`: how the body begins."""
+def boundary(content_type: bytes) -> bytes:
+    """Of a multipart body, with the letters as they are."""
+    for name, value in _PARAMETER.findall(content_type):
+        if name.lower() == b"boundary":
+            return bytes(value)
+    return b""
+
+
+def trouble(kind: str, before: bytes, head: bytes = b"") -> str:
+    """Why a value may not stand there; empty if it may. `kind`: form, json or anything else.
+    `before`: the last bytes of what does, in the same field; `head`: how the body begins."""
     if b"\0" in head[:4] or head[:2] in (b"\xfe\xff", b"\xff\xfe"):
         return "in UTF-16 or UTF-32"
-    declared = _ENCODING.findall(head)
+    declared = _ENCODING.findall(head.lower())
     unfinished = b"<?xml" in head.lower() and b"?>" not in head
-    if unfinished or not all(found.lower() in _CHARSETS for found in declared):
-        return "in an unusual character set"
-    before = before[-SEEN_BYTES:]
+    if unfinished or not all(map(_CHARSET.fullmatch, declared)):
+        return _UNUSUAL
+    near = read = before[-_NEAR_BYTES:]
     for _ in range(_READINGS):
-        if _OPEN.search(before):
+        if _OPEN.search(read):
             return "behind the beginning of an escape"
-        if _NOT_ASCII.search(before) or _CONTROL.search(before):
-            return "behind a character that is not ASCII"
-        before = undone(before)
-    return ""
+        read = undone(read)
+    if kind == "form":
+        near = unquote_to_bytes(near)
+    if near and not _WHOLE.search(near):
+        return "behind a part of a character"
+    return _UNUSUAL if kind != "json" and _SHIFT.search(near) else ""
+
+
+def trouble_in_part(boundary: bytes, before: bytes, head: bytes) -> str:
+    """The same in a multipart body. What the part's own headers say counts."""
+    whole, mark, part = before.rpartition(b"\n--" + boundary)
+    at_start = not mark and head.startswith(b"--" + boundary) and len(before) < SEEN_BYTES
+    if at_start:
+        part = before[len(boundary) + 2 :]
+    elif not mark or not whole.endswith(b"\r"):
+        return "too far behind the beginning of its part"
+    headers, empty_line, content = part.partition(b"\r\n\r\n")
+    if not empty_line:
+        return "in the headers of a part"
+    found = [(name.strip().lower(), value) for name, value in _PART_HEADER.findall(headers)]
+    kinds = [value for name, value in found if name == b"content-type"]
+    for name, value in found:
+        strange = name == b"content-transfer-encoding" and value.strip().lower() not in _AS_IT_IS
+        if strange or name == b"content-encoding":
+            return "in a part that is encoded"
+    if any(kind.strip().lower().startswith(b"multipart/") for kind in kinds):
+        return "in a part with parts"
+    return misread(kinds) or trouble("", content)
