@@ -69,21 +69,22 @@ class Http:
         self._lines = 0
         self._in_head = role is h11.SERVER
         self._in_chunks = False
-        self._at_lines = True
-        """What comes next is a head, the first line of a chunk or what follows the last one."""
+        self.at_lines = True
+        """What comes next is a head, the first line of a chunk or what follows the last one. To
+        read these takes long: in a turn (`limits`)."""
 
     def ready(self) -> Event | None:
-        """The next event if it is here already. To read a head takes long: in a turn (`limits`)."""
-        if self._at_lines:
+        """The next event if it is here already."""
+        if self.at_lines:
             self._look_at_lines()
         event = self.state.next_event()
         if isinstance(event, h11.Data):
-            self._at_lines = event.chunk_end
+            self.at_lines = event.chunk_end
         elif isinstance(event, (h11.Request, h11.Response)):
             self._in_chunks = bool(values(event.headers, b"transfer-encoding"))
-            self._at_lines = self._in_chunks
+            self.at_lines = self._in_chunks
         elif isinstance(event, h11.EndOfMessage):
-            self._in_chunks, self._at_lines = False, True
+            self._in_chunks, self.at_lines = False, True
         return None if event is h11.NEED_DATA else event  # type: ignore[return-value]
 
     def _look_at_lines(self) -> None:
@@ -94,7 +95,7 @@ class Http:
         if self._in_chunks:
             lines = lines.removeprefix(b"\r").removeprefix(b"\n")  # behind the last chunk
             if _CHUNK.match(lines):
-                self._at_lines = False
+                self.at_lines = False
                 return
         if end := _BLANK_LINE.search(lines):
             lines = lines[: end.end()]
