@@ -232,13 +232,19 @@ class Secret:
         form = _HEADER.match(header) if isinstance(header, str) else None
         if not form or form[2].count("{}") != 1 or not form[2].isprintable():
             raise InvalidRequest(
-                f"secrets: the header {str(header)[:80]!r} must be a name, a colon and a text with "
-                "one {}",
+                # Not quoted: the value may stand there by mistake. The same for all below.
+                "secrets: header= must be a name, a colon and a text with one {}",
                 hint='as in header="Authorization: Bearer {}"',
             )
+        try:
+            name = host_name(host)
+        except InvalidRequest as error:
+            raise InvalidRequest(
+                "secrets: host= is not the name of a host", hint=error.hint
+            ) from None
         put = object.__setattr__
         put(self, "source", source)
-        put(self, "host", host_name(host))
+        put(self, "host", name)
         put(self, "header", header)
         put(self, "query", bool(query))
         put(self, "body", bool(body))
@@ -298,7 +304,10 @@ class Egress:
 
 def check_variable(name: object) -> str:
     if not isinstance(name, str) or not _VARIABLE.match(name):
-        raise InvalidRequest(f"secrets: {str(name)[:40]!r} is not the name of a variable")
+        raise InvalidRequest(
+            "secrets: one of them is not under the name of a variable",
+            hint='as in {"API_KEY": …}: letters, digits and _',
+        )
     return name
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from belljar.errors import InvalidRequest
 from belljar.mcp.arguments import RunCode
+from belljar.server.errors import ApiError
 from belljar.server.routes.fetch import FetchRequest
 from belljar.server.routes.sockets import _MESSAGE
 from belljar.server.schemas import ExecuteRequest, RunRequest
@@ -19,7 +21,7 @@ from belljar.server.schemas_kept import (
     SandboxRequest,
     StdinRequest,
 )
-from belljar.server.schemas_network import NetworkRequest
+from belljar.server.schemas_network import NetworkRequest, secrets
 from belljar.server.strict import MOST_VARIABLES, Bytes, refusal
 
 MANY = 40_000
@@ -100,3 +102,28 @@ def test_r4_contents_of_any_length_are_decoded_whole(size: int) -> None:
 def test_r4_what_is_no_base64_is_refused(text: str) -> None:
     with pytest.raises(ValidationError, match="base64 cannot be read"):
         Bytes.model_validate({"base64": text})
+
+
+VALUE = "SEKRET-7Qw2Zx9Lm4"
+MISTAKEN: dict[str, Any] = {
+    "for a name": {VALUE: {"value": VALUE, "host": "a.example"}},
+    "for a name, and more is wrong": {VALUE: {"value": 5, "host": 5}},
+    "for a name, flat": {VALUE: VALUE},
+    "for a field": {"K": {"value": VALUE, "host": "a.example", VALUE: 1}},
+    "for a header": {"K": {"value": VALUE, "host": "a.example", "header": f"X {VALUE}"}},
+    "for a host": {"K": {"value": VALUE, "host": f"{VALUE}!"}},
+    "flat": {"K": VALUE},
+    "in a list": [VALUE],
+    "elsewhere": {"K": {"value": f"env:{VALUE}", "host": "a.example"}},
+}
+
+
+@pytest.mark.parametrize("kind", MISTAKEN)
+def test_n2_a_value_in_the_wrong_place_is_not_quoted(kind: str) -> None:
+    """Not in the answer, and so not in the trail, which has it as well."""
+    with pytest.raises((ValidationError, InvalidRequest)) as raised:
+        secrets(RunRequest.model_validate({"code": "1", "secrets": MISTAKEN[kind]}).secrets)
+    error = raised.value
+    told = refusal(error) if isinstance(error, ValidationError) else error
+    assert isinstance(told, (ApiError, InvalidRequest))
+    assert "secrets" in told.message and VALUE not in f"{told.message} {told.hint}"

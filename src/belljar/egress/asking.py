@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from . import http, targets
 from .targets import Target
@@ -26,10 +26,13 @@ class Wanted:
         self.judged_at = -1
         """The generation of the rules that last allowed it."""
 
-    def others(self, *, has_paths: bool) -> Iterator[tuple[str | None, str | None]]:
+    def others(self, *, has_paths: bool) -> Iterable[tuple[str | None, str | None]]:
         """Further methods and paths that some hosts would read out of it. A refusal if rules are
         about paths, and these can be read in several ways."""
-        methods = [self.method, *http.other_methods(self._headers)]
+        others = http.other_methods(self._headers)
+        if not (others or has_paths):
+            return ()
+        methods = [self.method, *others]
         paths = [self.path]
         if has_paths and self.path is not None:
             http.check_one_path(self._headers)

@@ -72,8 +72,7 @@ class Exchange:
         """Request and answer, at the same time where there is a body."""
         upstream = self._upstream
         try:
-            async with self._turns:
-                body = self._client.ready()
+            body = await self._next(self._client)
         except h11.RemoteProtocolError as error:
             raise _bad_body(error) from error
         first = upstream.http.state.send(asked.head) or b""
@@ -104,8 +103,7 @@ class Exchange:
             while True:
                 since = await self._turns.pass_on(since)
                 if event is None:
-                    async with self._turns:
-                        event = self._client.ready()
+                    event = await self._next(self._client)
                 if event is None:
                     self._client.feed(await self._client.stream.read())
                 elif isinstance(event, h11.Data):
@@ -132,8 +130,7 @@ class Exchange:
                 since = await self._turns.pass_on(since)
                 event, behind = behind, None
                 if event is None and has_read:
-                    async with self._turns:
-                        event = upstream.http.ready()
+                    event = await self._next(upstream.http)
                 if event is None:
                     await self._flush(out)
                     upstream.http.feed(await upstream.http.stream.read())
@@ -165,20 +162,18 @@ class Exchange:
                         )
                         steps = incoming.read_head()
                         more = _goes_on(steps)
+                        head = b"" if more else _head(client, event, incoming)
                     while more:
                         async with self._turns:
                             more = _goes_on(steps)
-                    async with self._turns:
-                        head = h11.Response(
-                            status_code=event.status_code,
-                            headers=incoming.headers,
-                            reason=incoming.reason,
-                        )
-                        out += client.state.send(head) or b""
+                            head = b"" if more else _head(client, event, incoming)
+                    out += head
                     self.has_begun_to_answer = True
                 elif incoming and isinstance(event, h11.Data):
-                    async with self._turns:
-                        data, behind = upstream.http.gathered(event)
+                    data, behind = bytes(event.data), None
+                    if upstream.http.at_lines:
+                        async with self._turns:
+                            data, behind = upstream.http.gathered(event)
                     pieces = incoming.feed(data)
                     while True:
                         async with self._turns:
@@ -202,6 +197,13 @@ class Exchange:
         except (h11.RemoteProtocolError, h11.LocalProtocolError) as error:
             # Without h11's words: they quote the answer, which may echo a secret.
             raise failed(f"{host}: {_ANSWER_WHY}") from error
+
+    async def _next(self, side: Http) -> Event | None:
+        """The next event if it is here already."""
+        if not side.at_lines:
+            return side.ready()
+        async with self._turns:
+            return side.ready()
 
     async def _flush(self, out: bytearray) -> None:
         if out:
@@ -244,6 +246,13 @@ def _answer_headers(event: h11.Response) -> Headers:
 def _is_of_events(event: h11.Response) -> bool:
     kinds = values(event.headers, b"content-type")
     return any(kind.lower().startswith(b"text/event-stream") for kind in kinds)
+
+
+def _head(client: Http, event: h11.Response, incoming: Incoming) -> bytes:
+    head = h11.Response(
+        status_code=event.status_code, headers=incoming.headers, reason=incoming.reason
+    )
+    return client.state.send(head) or b""
 
 
 def _goes_on(steps: Iterator[None]) -> bool:

@@ -22,7 +22,7 @@ _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-connection proxy-authenticate proxy-authorization te trailer "
     b"transfer-encoding upgrade".split()
 )
-_AS_READ = bytes(byte if chr(byte).isalnum() and byte < 128 else 45 for byte in range(256))
+_AS_READ = bytes(ord(chr(b).lower()) if b < 128 and chr(b).isalnum() else 45 for b in range(256))
 """CGI, and what came of it, reads names of headers as variables: `_`, `.` and `-` are one."""
 _OTHER_METHOD = frozenset(
     b"x-http-method-override x-http-method x-method-override x-original-method x-forwarded-method "
@@ -69,21 +69,23 @@ class Http:
         self._lines = 0
         self._in_head = role is h11.SERVER
         self._in_chunks = False
-        self._at_lines = True
-        """What comes next is a head, the first line of a chunk or what follows the last one."""
+        self.at_lines = True
+        """What comes next is a head, the first line of a chunk or what follows the last one. To
+        read these takes long: in a turn (`limits`)."""
 
     def ready(self) -> Event | None:
-        """The next event if it is here already. To read a head takes long: in a turn (`limits`)."""
-        if self._at_lines:
+        """The next event if it is here already."""
+        if self.at_lines:
             self._look_at_lines()
         event = self.state.next_event()
         if isinstance(event, h11.Data):
-            self._at_lines = event.chunk_end
+            self.at_lines = event.chunk_end
         elif isinstance(event, (h11.Request, h11.Response)):
-            self._in_chunks = bool(values(event.headers, b"transfer-encoding"))
-            self._at_lines = self._in_chunks
+            # h11 has made their names small.
+            self._in_chunks = any(name == b"transfer-encoding" for name, _ in event.headers)
+            self.at_lines = self._in_chunks
         elif isinstance(event, h11.EndOfMessage):
-            self._in_chunks, self._at_lines = False, True
+            self._in_chunks, self.at_lines = False, True
         return None if event is h11.NEED_DATA else event  # type: ignore[return-value]
 
     def _look_at_lines(self) -> None:
@@ -94,7 +96,7 @@ class Http:
         if self._in_chunks:
             lines = lines.removeprefix(b"\r").removeprefix(b"\n")  # behind the last chunk
             if _CHUNK.match(lines):
-                self._at_lines = False
+                self.at_lines = False
                 return
         if end := _BLANK_LINE.search(lines):
             lines = lines[: end.end()]
@@ -198,7 +200,7 @@ def passed_on(
 
 def other_methods(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
     """By which a request asks to be taken for one with another method: rules are about both."""
-    found = [value for name, value in headers if _as_read(name) in _OTHER_METHOD]
+    found = [value for name, value in headers if name.translate(_AS_READ) in _OTHER_METHOD]
     methods = {value.strip().upper().decode("ascii", "replace") for value in found}
     if len(methods) > _MOST_OTHER_METHODS:
         raise blocked("a request that asks to be taken for many other methods")
@@ -207,20 +209,16 @@ def other_methods(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
 
 def check_one_path(headers: Iterable[tuple[bytes, bytes]]) -> None:
     """Where rules are about paths."""
-    if any(_as_read(name) in _OTHER_PATH for name, _ in headers):
+    if any(name.translate(_AS_READ) in _OTHER_PATH for name, _ in headers):
         raise blocked("a request that names another path in a header, and rules are about paths")
 
 
 def destinations(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
     """Where WebDAV's COPY and MOVE write to."""
-    found = [value for name, value in headers if _as_read(name) == b"destination"]
+    found = [value for name, value in headers if name.translate(_AS_READ) == b"destination"]
     if len(found) > 1:
         raise blocked("a request with several destinations, and rules are about paths")
     return [value.decode("latin-1") for value in found]
-
-
-def _as_read(name: bytes) -> bytes:
-    return name.translate(_AS_READ).lower()
 
 
 def without_quotes(error: h11.RemoteProtocolError) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 from belljar.errors import InvalidRequest
 from belljar.network import (
@@ -16,6 +17,7 @@ from belljar.network import (
     Allow,
     Secret,
     check_together,
+    check_variable,
 )
 from belljar.network import rules as network_rules
 from belljar.server.strict import Strict
@@ -41,6 +43,7 @@ class Rule(Strict):
 class SecretGiven(Strict):
     """A credential that code uses without having it."""
 
+    holds_secrets = True
     value: str = Field(min_length=8, max_length=10_000, repr=False)
     host: Host = Field(examples=["api.example.com"])
     header: Annotated[str, Field(max_length=1000)] = "Authorization: Bearer {}"
@@ -57,8 +60,25 @@ Rules = Annotated[
         examples=[[]],
     ),
 ]
+
+
+def _named(given: Any) -> Any:
+    """Before anything else is said about them: a place in an error has the name in it."""
+    if isinstance(given, dict):
+        for name in given:
+            try:
+                check_variable(name)
+            except InvalidRequest as error:
+                said = error.message.removeprefix("secrets: ")
+                raise PydanticCustomError(
+                    "variable", "{said}", {"said": said, "hint": error.hint}
+                ) from None
+    return given
+
+
 Secrets = Annotated[
     dict[str, SecretGiven],
+    BeforeValidator(_named),
     Field(
         max_length=MOST_SECRETS,
         description="By the variable that holds a placeholder inside. Values, not where they are.",

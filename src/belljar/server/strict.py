@@ -12,7 +12,7 @@ import base64
 import binascii
 import difflib
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     BaseModel,
@@ -27,7 +27,7 @@ from pydantic_core import PydanticCustomError
 
 from belljar.server.errors import ApiError
 
-_TELLING = ("unknown_field", "base64")
+_TELLING = ("unknown_field", "base64", "variable")
 MOST_FILES = 10_000
 MOST_VARIABLES = 1000
 _SLICE = 1 << 20
@@ -38,6 +38,8 @@ class Strict(BaseModel):
     """ "5" is no number, `timout` no field."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+    holds_secrets: ClassVar[bool] = False
+    """Then not even a name is quoted that does not belong there."""
 
     @model_validator(mode="before")
     @classmethod
@@ -48,7 +50,9 @@ class Strict(BaseModel):
             close = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {close[0]}?" if close else f"fields: {', '.join(known)}"
             raise PydanticCustomError(
-                "unknown_field", "{shown} is no field", {"shown": repr(name), "hint": hint}
+                "unknown_field",
+                "{shown} is no field",
+                {"shown": "one of them" if cls.holds_secrets else repr(name), "hint": hint},
             )
         return given
 
