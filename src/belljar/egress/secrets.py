@@ -322,14 +322,16 @@ def _raise(one: Held, host: str) -> bytes:
 
 def _check_place(one: Held, kind: str, where: str, before: bytes, head: bytes = b"") -> None:
     """Refuses a value where a host would not read it as it is."""
-    if kind.startswith("in "):
+    if kind.startswith(("in ", "which ")):
         why = kind
     elif kind.startswith(_MULTIPART):
         why = trouble_in_part(kind.removeprefix(_MULTIPART).encode("latin-1"), before, head)
     else:
         why = trouble(kind, before.rpartition(b"&")[2] if kind == "form" else before, head)
     if why:
-        raise blocked(f"{one.variable} stands {why} in {where}: the host would read something else")
+        raise blocked(
+            f"{one.variable} stands in {where}, {why}: the host would read something else"
+        )
 
 
 def _fill_query(own: Sequence[Held], target: bytes, misread: str) -> tuple[bytes, bytes]:

@@ -19,7 +19,7 @@ HEAD_BYTES = 256
 """Of the beginning of a body."""
 _NEAR_BYTES = 64
 _READINGS = 3
-_CHARSET = re.compile(rb"utf-?8|(?:us-)?ascii|iso-8859-[0-9]+|latin-?1|(?:windows-|cp)125[0-9]")
+_CHARSET = re.compile(rb"utf[-_]?8|(?:us-)?ascii|iso-8859-[0-9]+|latin-?1|(?:windows-|cp)125[0-9]")
 """Letters, digits and signs are themselves in these, whatever stands before them."""
 _UNUSUAL = "in an unusual character set"
 _TYPE = re.compile(
@@ -53,10 +53,10 @@ _SHIFT = re.compile(rb"[\x00\x0e\x0f\x1b]")
 def unread(content_types: Sequence[bytes], encodings: Iterable[bytes]) -> str:
     """Why a body with these headers is none in which a value is read as it is; empty if it is."""
     if any(one.strip().lower() not in (b"", b"identity") for one in encodings):
-        return "in a body that is compressed"
+        return "which is compressed"
     for content_type in content_types:
         if not _TEXT.fullmatch(content_type.partition(b";")[0].strip()):
-            return "in a body that is no text"
+            return "which is no text"
     return misread(content_types)
 
 
