@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from websockets.sync.client import connect
@@ -104,6 +106,47 @@ def test_f2_a_slow_reader_takes_no_answer_from_another_tenant(server: Served, ho
         # 32 KiB/s are not none, and yet too few for what is held meanwhile.
         assert slow.cut.wait(PLENTY_S), "it may hold its answer for an hour"
     assert len(slow.read) < 10 * MIB
+
+
+def test_f2_answers_that_nobody_reads_to_the_end_keep_no_connection(server: Served) -> None:
+    """Some leave so little in the server that it thinks itself done, and closes; which takes as
+    long as the client likes. How much the kernel takes is its affair: so, many sizes."""
+    made = server.ask("POST", "/v1/sandboxes", {}).json()["id"]
+    step, sizes = 48 << 10, range(20, 84)
+    code = f"for n in {sizes}: open(f'f{{n}}', 'wb').truncate(n * {step})"
+    assert server.ask("POST", f"/v1/sandboxes/{made}/runs", {"code": code}).json()["success"]
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    open_before = _sockets(server)
+    with contextlib.ExitStack() as stack:
+        for size in sizes:
+            client = stack.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            client.connect((host, int(port)))
+            client.sendall(
+                f"GET /v1/sandboxes/{made}/files/content?path=f{size} HTTP/1.1\r\n"
+                f"Host: localhost\r\nAuthorization: Bearer {server.key}\r\n"
+                "Connection: close\r\n\r\n".encode()
+            )
+        until(lambda: _sockets(server) > open_before)
+        until(lambda: _sockets(server) <= open_before)
+    assert server.ask("DELETE", f"/v1/sandboxes/{made}").status == 200
+
+
+def _sockets(server: Served) -> int:
+    """That clients have at the server."""
+    port = int(server.url.rpartition(":")[2])
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    inodes = {
+        f"socket:[{field[9]}]"
+        for field in map(str.split, lines)
+        if field[1].endswith(f":{port:04X}") and field[3] != "0A"
+    }
+    folder = f"/proc/{server.process.pid}/fd"
+    held = 0
+    for name in os.listdir(folder):
+        with contextlib.suppress(FileNotFoundError):
+            held += os.readlink(f"{folder}/{name}") in inodes
+    return held
 
 
 def test_f2_large_answers_arrive_whole_on_every_way(server: Served) -> None:

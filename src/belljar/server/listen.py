@@ -19,10 +19,12 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import InvalidState
 
 from belljar.errors import Unavailable
 from belljar.server.app import build
 from belljar.server.errors import body
+from belljar.server.reading import Reading
 from belljar.server.server import Server
 from belljar.server.strangers import Stranger
 
@@ -91,6 +93,14 @@ class _Uvicorn(uvicorn.Server):
             self.force_exit = True
         self.should_exit = True
 
+    async def on_tick(self, counter: int) -> bool:
+        """Every tenth of a second."""
+        if counter % 10 == 0:
+            for one in list(self.server_state.connections):
+                if isinstance(one, Reading):
+                    one.look_at_close()
+        return await super().on_tick(counter)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accepts no more, then drains within the operator's time, then uvicorn's own way."""
         draining = asyncio.ensure_future(self._server.drain())
@@ -147,7 +157,10 @@ class _Socket(Stranger, WebSocketsSansIOProtocol):
         if self.disconnected or self.close_sent:
             raise ClientDisconnected
         put = self.conn.send_continuation if self._in_message else self.conn.send_text
-        put(message["text"].encode(), fin=not message["more"])
+        try:
+            put(message["text"].encode(), fin=not message["more"])
+        except InvalidState:  # its Close came meanwhile
+            raise ClientDisconnected from None
         self._in_message = message["more"]
         self.transport.write(b"".join(self.conn.data_to_send()))
 
@@ -179,11 +192,12 @@ class _Bounded(Stranger, HttpToolsProtocol):
         """Closes a connection on which nothing is under way: a stranger's if there is one, else one
         of the tenant that has the most of them; of these the one that was idle longest."""
         everybody: list[Any] = list(self.connections)
-        there = [
-            one
-            for one in everybody
-            if not (isinstance(one, Stranger) and one.transport.is_closing())
+        closing = [
+            one for one in everybody if isinstance(one, Stranger) and one.transport.is_closing()
         ]
+        if len(closing) > most // 4:  # their clients do not read what is left of the answer
+            min(closing, key=lambda one: one.idle_since).cut()
+        there = [one for one in everybody if one not in closing]
         if len(there) <= most:
             return True  # others close already
         idle = [

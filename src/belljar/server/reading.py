@@ -28,6 +28,7 @@ class Reading(asyncio.Protocol):
     """When to look again; since when there has been how much to read."""
     _behind_s = 0.0
     """How much longer it took to read than it may."""
+    _closing_since: float | None = None
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -40,6 +41,16 @@ class Reading(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_read()
         super().connection_lost(exc)
+
+    def look_at_close(self) -> None:
+        """A transport that was closed stays until what is left in it is read, however little that
+        is, and nobody else waits for that."""
+        if self.transport.is_closing():
+            now = self.loop.time()
+            if self._closing_since is None:
+                self._closing_since = now
+            elif now - self._closing_since >= self.belljar.settings.send_timeout_s:
+                self.cut()
 
     def _wait_for_reader(self) -> None:
         """Nothing is added while what is unread waits: it should become less."""
