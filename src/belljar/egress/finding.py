@@ -23,11 +23,9 @@ from belljar.egress.surroundings import HEAD_BYTES, SEEN_BYTES
 READINGS = 3
 """The data as it is, with its escapes undone, and with the escapes undone that are in that."""
 BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-ANCHOR, LONG_ANCHOR = steady.PLACES, steady.LONGEST
-"""Bytes of a form that are searched for; the whole is compared where they are. The long one is for
-spellings with two bytes for each character."""
-_TOGETHER = 3
-"""Forms in base64 that are searched for at once."""
+_ANCHOR = steady.LONGEST
+"""Bytes of a form that are searched for; the whole is compared where they are. Whoever chooses the
+data can hear whether they occur: they are too many to be guessed, eight characters at least."""
 _MOST_ANCHORS = 24
 _LEAST_DIFFERENT = 4
 _SMALL_WINDOW = 1024
@@ -89,7 +87,6 @@ class Form:
         trail: bool = False,
         swallowed: bytes = b"",
         joined: Sequence[bytes] = (),
-        anchor_bytes: int = ANCHOR,
     ) -> None:
         """`view`: as in Reading.seen. `lead` and `trail`: a letter at each end that has bits
         of something else in it, too. `swallowed`: what must stand in the data before the find,
@@ -107,8 +104,9 @@ class Form:
         self.check: Callable[[bytes, bytes], None] | None = None
         """Asked before a find is replaced, with what stands before it and with how the data began,
         as much of both as the stream keeps."""
-        self._offset = _anchor(needle, anchor_bytes)
-        self._anchor = self.sought = needle[self._offset : self._offset + anchor_bytes]
+        self._offset = _anchor(needle)
+        self._anchor = needle[self._offset : self._offset + _ANCHOR]
+        self.sought = steady.Needle(self._anchor)
         if len(set(self._anchor)) < _LEAST_DIFFERENT:  # data like it would match at every byte
             self._offset, self._anchor = 0, needle
 
@@ -165,10 +163,10 @@ class _Scan:
             reading, view = place
             if reading < len(self._readings):
                 text = self._texts[place] = self._readings[reading].seen(view)
-                for orders, sought in anchors:
+                for order, sought in anchors:
                     # Of nearly all data this is all that is asked.
-                    if sought.occur(text):
-                        yield from filter(None, map(self.hit, orders))
+                    if sought.occurs(text) and (hit := self.hit(order)):
+                        yield hit
 
     def hit(self, order: int) -> _Hit | None:
         """The first one of a form."""
@@ -273,12 +271,10 @@ class Spellings:
         for form in forms:
             different.setdefault(form.found_by, form)
         self.forms = tuple(different.values())
-        self.groups: dict[tuple[int, str], list[tuple[list[int], steady.Needles]]] = {}
-        """Where to look, and for what of which forms."""
-        for orders in _together(self.forms):
-            first = self.forms[orders[0]]
-            sought = steady.Needles(self.forms[order].sought for order in orders)
-            self.groups.setdefault((first.reading, first.view), []).append((orders, sought))
+        self.groups: dict[tuple[int, str], list[tuple[int, steady.Needle]]] = {}
+        """Where to look, and for what of which form."""
+        for order, form in enumerate(self.forms):
+            self.groups.setdefault((form.reading, form.view), []).append((order, form.sought))
         self.window_bytes = max((form.longest_bytes for form in self.forms), default=0)
         """No spelling is longer."""
         self._shortest = min((len(form.needle) for form in self.forms), default=0)
@@ -384,23 +380,9 @@ class Stream:
         return until
 
 
-def _together(forms: Sequence[Form]) -> Iterator[list[int]]:
-    """Those in base64 a few at a time: eight letters are so many that no mixture of them is met.
-    Of other spellings it might be, and would tell of each."""
-    letters: dict[tuple[int, int], list[int]] = {}
-    for order, form in enumerate(forms):
-        if form.view == "letters":
-            letters.setdefault((form.reading, len(form.sought)), []).append(order)
-        else:
-            yield [order]
-    for orders in letters.values():
-        for start in range(0, len(orders), _TOGETHER):
-            yield orders[start : start + _TOGETHER]
-
-
-def _anchor(needle: bytes, length: int) -> int:
+def _anchor(needle: bytes) -> int:
     """Where the few bytes begin that are searched for: the more of them differ, the fewer places
     look like it; of equally good ones the last, since keys of one kind begin alike."""
-    last = max(0, len(needle) - length)
+    last = max(0, len(needle) - _ANCHOR)
     near = range(max(0, last - _MOST_ANCHORS), last + 1)
-    return max(near, key=lambda at: (len(set(needle[at : at + length])), at))
+    return max(near, key=lambda at: (len(set(needle[at : at + _ANCHOR])), at))

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from belljar.egress.escapes import ESCAPE, PLAIN, Reading, begun, like, undone
-from belljar.egress.finding import ANCHOR, BASE64, LONG_ANCHOR, NONE, READINGS, Form, Put, Unit
+from belljar.egress.finding import BASE64, NONE, READINGS, Form, Put, Unit
 
 _SHORTEST = 8
 SHORTEST_JOINED = 4
@@ -90,7 +90,7 @@ def _encoded(text: bytes, instead: bytes) -> list[Form]:
     forms = [_wide(text, instead)]
     for reading in range(READINGS):
         digits, others = text.hex().encode(), instead.hex().encode()
-        forms.append(_written(digits, others, reading, anchor_bytes=LONG_ANCHOR))
+        forms.append(_written(digits, others, reading))
         forms += [_base64(text, instead, before, reading) for before in range(3)]
     return forms
 
@@ -103,7 +103,7 @@ def in_base64(text: bytes) -> list[bytes]:
 
 def _wide(text: bytes, instead: bytes) -> Form:
     needle = _in_utf_16(text.lower())
-    return Form(needle, _in_utf_16(instead), view="lower", anchor_bytes=LONG_ANCHOR)
+    return Form(needle, _in_utf_16(instead), view="lower")
 
 
 def _in_utf_16(text: bytes) -> bytes:
@@ -142,8 +142,6 @@ def _written(
     reading: int,
     start: int = 0,
     last: int = 0,
-    *,
-    anchor_bytes: int = ANCHOR,
 ) -> Form:
     """What is before `start`, and the `last` bytes, are swallowed by an escape."""
     swallowed, until = text[:start].lower(), len(text) - last
@@ -153,7 +151,6 @@ def _written(
         reading=reading,
         swallowed=swallowed,
         joined=_ways_twice(text[until:]) if last else (),
-        anchor_bytes=anchor_bytes,
     )
     if len(text) != len(instead):
         return found(instead)
@@ -167,7 +164,7 @@ def _written(
 
 
 def _whole(text: bytes, instead: bytes) -> Form:
-    return _folded(text, instead, reading=0, anchor_bytes=LONG_ANCHOR)
+    return _folded(text, instead, reading=0)
 
 
 def _folded(text: bytes, put: Put, **more: Any) -> Form:

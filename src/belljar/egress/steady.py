@@ -8,7 +8,6 @@ eight, and all places in the data are compared at once, as one large number.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 
 PLACES = 8
@@ -18,27 +17,20 @@ _GUARD = b"\xff" * 3 * PLACES
 """At the upper end, so that no number is shorter than another: short ones take less time."""
 
 
-class Needles:
-    """One, or a few of the same length. Of several it is not told apart whether one of them occurs,
-    or some bytes of each, every one in its place."""
+class Needle:
+    def __init__(self, needle: bytes) -> None:
+        assert 0 < len(needle) <= LONGEST
+        parts = range(0, len(needle), PLACES)
+        self._parts = [_Part(needle[start : start + PLACES]) for start in parts]
+        self._has_zeros = 0 in needle
 
-    def __init__(self, needles: Iterable[bytes]) -> None:
-        needles = list(needles)
-        (length,) = {len(one) for one in needles}
-        assert 0 < length <= LONGEST
-        self._parts = [
-            _Part([one[start : start + PLACES] for one in needles])
-            for start in range(0, length, PLACES)
-        ]
-        self._have_zeros = all(0 in one for one in needles)
-
-    def occur(self, data: bytes) -> bool:
-        if self._have_zeros and 0 not in data:  # UTF-16, whatever the text
+    def occurs(self, data: bytes) -> bool:
+        if self._has_zeros and 0 not in data:  # UTF-16, whatever the text
             return False
         return bool(self.compared(data) & _lowest_bits(len(data)))
 
     def compared(self, data: bytes) -> int:
-        """The lowest bit of each byte says whether one begins there."""
+        """The lowest bit of each byte says whether it begins there."""
         found = self._parts[0].compared(data)
         for part in self._parts[1:]:
             found &= part.compared(data) >> 8 * PLACES
@@ -46,13 +38,11 @@ class Needles:
 
 
 class _Part:
-    def __init__(self, parts: list[bytes]) -> None:
-        length = len(parts[0])
-        any_byte = 0xFF >> length << length
+    def __init__(self, part: bytes) -> None:
+        any_byte = 0xFF >> len(part) << len(part)
         places = bytearray([any_byte]) * 256
-        for part in parts:
-            for place, byte in enumerate(part):
-                places[byte] |= 1 << place
+        for place, byte in enumerate(part):
+            places[byte] |= 1 << place
         self._places = bytes(places)
         self._behind = bytes([any_byte]) * LONGEST + _GUARD
 
