@@ -112,7 +112,7 @@ def test_f2_answers_that_nobody_reads_to_the_end_keep_no_connection(server: Serv
     """Some leave so little in the server that it thinks itself done, and closes; which takes as
     long as the client likes. How much the kernel takes is its affair: so, many sizes."""
     made = server.ask("POST", "/v1/sandboxes", {}).json()["id"]
-    step, sizes = 48 << 10, range(20, 84)
+    step, sizes = 48 << 10, range(1, 64)
     code = f"for n in {sizes}: open(f'f{{n}}', 'wb').truncate(n * {step})"
     assert server.ask("POST", f"/v1/sandboxes/{made}/runs", {"code": code}).json()["success"]
     host, _, port = server.url.removeprefix("http://").partition(":")

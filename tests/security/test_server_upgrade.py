@@ -201,3 +201,32 @@ def test_trailers_are_no_headers(server: Served) -> None:
         reply = rest(connection)
     assert ANSWER.findall(reply) == [b"200"]
     assert b"zzz" not in reply
+
+
+@pytest.mark.parametrize("coding", ["gzip, chunked", "chunked, chunked", "identity", "xchunked"])
+def test_a_body_in_a_coding_that_is_not_read_is_refused(server: Served, coding: str) -> None:
+    with dial(server) as connection:
+        connection.sendall(head(server, "POST /execute", f"Transfer-Encoding: {coding}"))
+        assert ANSWER.findall(rest(connection)) in ([b"400"], [b"501"])
+
+
+def test_who_waits_for_100_and_is_answered_has_a_connection_for_nothing_else(
+    server: Served,
+) -> None:
+    """A proxy may take the answer for "no body is wanted", and send the next request."""
+    fields = ("Expect: 100-continue", "Content-Type: text/x", "Content-Length: 300")
+    with dial(server) as connection:
+        connection.sendall(head(server, "POST /execute", *fields))
+        assert ANSWER.findall(rest(connection)) == [b"415"]
+
+
+def test_a_body_that_breaks_after_its_answer_has_no_second_one(server: Served) -> None:
+    first = head(server, "GET /v1/usage", "Transfer-Encoding: chunked")
+    with dial(server) as connection:
+        connection.sendall(first + b"5\r\nabc")
+        found = b""
+        while not found.endswith(b"}"):
+            found += connection.recv(65536)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(b"de\r\nbroken\r\n")
+        assert ANSWER.findall(found + rest(connection)) == [b"200"]

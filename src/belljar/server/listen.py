@@ -33,6 +33,9 @@ MOST_PIPELINED = 8
 """Requests that a client sends ahead while an answer is under way."""
 MESSAGE_BYTES = 1 << 20
 """The largest that comes through a WebSocket."""
+UNREAD_BYTES = 1 << 18
+"""Of an answer, in the kernel; it takes twice as much memory, and would take megabytes by itself,
+for each client that does not read."""
 LINGER_S = 5.0
 """How long the rest of a refused body is thrown away before the connection is closed."""
 
@@ -44,6 +47,7 @@ def open_socket(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = found[0]
         listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD_BYTES)
         listening.bind(address)
     except OSError as error:
         raise Unavailable(
@@ -257,8 +261,13 @@ class _Bounded(Stranger, HttpToolsProtocol):
             if self._has_body() or self.parser.get_method() == b"CONNECT":
                 self._refuse(400, _NO_UPGRADE)
                 return
+        if not self._is_coded_plainly():
+            self._read_all = True
+            self._refuse(400, _NO_CODING)
+            return
         super().on_headers_complete()
-        if upgrade and not self._should_upgrade():
+        if self.expect_100_continue or (upgrade and not self._should_upgrade()):
+            # Who gets a final answer instead of 100 may send the body, or not.
             self.cycle.keep_alive = False
 
     def _has_body(self) -> bool:
@@ -266,6 +275,10 @@ class _Bounded(Stranger, HttpToolsProtocol):
             name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0")
             for name, value in self.headers
         )
+
+    def _is_coded_plainly(self) -> bool:
+        codings = [value for name, value in self.headers if name == b"transfer-encoding"]
+        return all(one.strip().lower() == b"chunked" for one in codings) and len(codings) <= 1
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
@@ -347,6 +360,9 @@ class _Bounded(Stranger, HttpToolsProtocol):
 
     def _refuse(self, status: int, content: bytes) -> None:
         cycle = self._answering
+        if cycle and cycle.response_complete and cycle.more_body:
+            self.transport.abort()  # it was answered already
+            return
         if cycle and not cycle.response_complete:
             if cycle.response_started or cycle is not self.cycle or not cycle.more_body:
                 # It would be read as the answer to the request before, or as a part of it.
@@ -357,6 +373,9 @@ class _Bounded(Stranger, HttpToolsProtocol):
         _refuse(self.transport, status, content)
 
 
+_NO_CODING = body(
+    "invalid_request", "Transfer-Encoding may be chunked, and nothing else", "compress nothing"
+)
 _NO_UPGRADE = body(
     "invalid_request",
     "CONNECT, and Upgrade with a body, are not served",

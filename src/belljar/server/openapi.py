@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -11,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from belljar import threads
 from belljar.server.errors import OF_HTTP
 from belljar.server.schemas import ErrorAnswer
 
@@ -107,11 +109,15 @@ def describe(app: FastAPI) -> None:
 
 
 def serve(app: FastAPI) -> None:
-    """`/openapi.json`, written once: writing it takes as long as several runs, and any key may ask
-    for it as often as it likes."""
-    written = json.dumps(app.openapi()).encode()
+    """`/openapi.json`, written once, when it is first asked for: that takes as long as a hundred
+    runs, and any key may ask for it as often as it likes."""
+    writing: asyncio.Future[bytes] | None = None
 
     async def openapi_json(_: Request) -> Response:
-        return Response(written, media_type="application/json")
+        nonlocal writing
+        if writing is None:
+            write = threads.JSON.do_for(threads.OURS, lambda: json.dumps(app.openapi()).encode())
+            writing = asyncio.ensure_future(write)
+        return Response(await asyncio.shield(writing), media_type="application/json")
 
     app.router.routes.append(Route("/openapi.json", openapi_json))
