@@ -501,6 +501,27 @@ def test_a_value_is_put_only_where_it_is_read_as_it_is(
     assert told.value.verdict == BLOCKED and OTHER not in told.value.why
 
 
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize(
+    ("kind", "after"),
+    [
+        ("", b"%CC%81"),
+        (FORM, b"%cc%81&"),
+        (JSON, "\u0301".encode()),
+        (JSON, rb"\u0301"),
+        ("text/xml", b"&#769;"),
+        ("text/xml", b"&#x301;"),
+    ],
+)
+def test_nor_before_a_mark_that_becomes_one_with_its_end(
+    kind: str, after: bytes, size: int
+) -> None:
+    with pytest.raises(Refusal, match="mark"):
+        _put(kind, b"", size, after)
+    if size > 1:  # else nobody knows what comes
+        assert _put(kind, b"", size, "“ß".encode() if kind != FORM else b"%c3%9f")
+
+
 @pytest.mark.parametrize(
     ("kind", "before"),
     [
@@ -560,15 +581,15 @@ def test_a_uuid_is_found_with_its_hyphens_and_without(hyphens: bool) -> None:
         assert len(came) == len(echo) + 10 and b"c0de" not in came.lower()
 
 
-def _put(kind: str, before: bytes, size: int) -> bytes:
+def _put(kind: str, before: bytes, size: int, after: bytes = b'"') -> bytes:
     """What the host gets; without a kind in the query."""
     lines = f"Content-Type: {kind}".encode().split(b"\n")
     headers = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
     if not kind or kind.startswith("\n"):
-        target = b"/?k=" + before + OTHERS + b'"'
+        target = b"/?k=" + before + OTHERS + after
         return ask(*headers[1:], host=ELSEWHERE, target=target).target[4:]
     sent = ask(*headers, host=ELSEWHERE)
-    body = before + OTHERS + b'"'
+    body = before + OTHERS + after
     pieces = [sent.body.feed(body[at : at + size]) for at in range(0, len(body), size)]
     return b"".join([*pieces, sent.body.finish()])
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from belljar.egress import steady
 from belljar.egress.escapes import ESCAPE, LONGEST_ESCAPE, Reading, Spans
-from belljar.egress.surroundings import HEAD_BYTES, SEEN_BYTES
+from belljar.egress.surroundings import AFTER_BYTES, HEAD_BYTES, SEEN_BYTES
 
 READINGS = 3
 """The data as it is, with its escapes undone, and with the escapes undone that are in that."""
@@ -71,6 +71,9 @@ class Unit(NamedTuple):
 
 NONE = Unit(b"", b"")
 Put = Callable[[Sequence[Unit]], bytes] | bytes
+Check = Callable[[bytes, bytes, bytes], None]
+"""Is told what stands before a find, how the data began, and what follows: as much of each as the
+stream keeps."""
 
 
 class Form:
@@ -101,9 +104,8 @@ class Form:
         self.swallowed = swallowed
         self.joined = joined
         self.longest_bytes = len(needle)
-        self.check: Callable[[bytes, bytes], None] | None = None
-        """Asked before a find is replaced, with what stands before it and with how the data began,
-        as much of both as the stream keeps."""
+        self.check: Check | None = None
+        """Asked before a find is replaced."""
         self._offset = _anchor(needle)
         self._anchor = needle[self._offset : self._offset + _ANCHOR]
         self.sought = steady.Needle(self._anchor)
@@ -313,9 +315,8 @@ class Spellings:
                     else:
                         form = self.forms[hit.order]
                         if form.check:
-                            form.check(
-                                before + data[max(0, hit.start - SEEN_BYTES) : hit.start], head
-                            )
+                            near = data[max(0, hit.start - SEEN_BYTES) : hit.start]
+                            form.check(before + near, head, data[end : end + AFTER_BYTES])
                         put = form.put
                         written = put if isinstance(put, bytes) else put(scan.units(hit))
                         done += [data[at : hit.start], written]

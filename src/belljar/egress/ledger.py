@@ -60,7 +60,7 @@ class Ledger:
         """What has begun and is not told yet, as it looks now, with slots and numbers."""
         return [
             (slot, self._under_way.number(slot), asdict(one.record(ALLOWED, _UNDER_WAY)))
-            for slot, one in itertools.islice(self._begun.items(), _MOST_UNDER_WAY)
+            for slot, one in itertools.islice(reversed(self._begun.items()), _MOST_UNDER_WAY)
         ]
 
     def over(self, slot: int | None) -> None:
@@ -126,6 +126,7 @@ class Attempt:
     def begun(self) -> None:
         """To be called once it is allowed, before anything goes out."""
         if self._slot is None and not self.is_told:
+            self.at = time.time()  # it may have waited for its pace, and belongs to the run of now
             self._slot = self._ledger.begin(self)
 
     def replaced(self) -> None:

@@ -320,14 +320,17 @@ def _raise(one: Held, host: str) -> bytes:
     raise _refusal(one, "the body", host, tls=True)
 
 
-def _check_place(one: Held, kind: str, where: str, before: bytes, head: bytes = b"") -> None:
+def _check_place(
+    one: Held, kind: str, where: str, before: bytes, head: bytes, after: bytes
+) -> None:
     """Refuses a value where a host would not read it as it is."""
     if kind.startswith(("in ", "which ")):
         why = kind
     elif kind.startswith(_MULTIPART):
-        why = trouble_in_part(kind.removeprefix(_MULTIPART).encode("latin-1"), before, head)
+        why = trouble_in_part(kind.removeprefix(_MULTIPART).encode("latin-1"), before, head, after)
     else:
-        why = trouble(kind, before.rpartition(b"&")[2] if kind == "form" else before, head)
+        field = before.rpartition(b"&")[2] if kind == "form" else before
+        why = trouble(kind, field, head, after)
     if why:
         raise blocked(
             f"{one.variable} stands in {where}, {why}: the host would read something else"
@@ -343,7 +346,7 @@ def _fill_query(own: Sequence[Held], target: bytes, misread: str) -> tuple[bytes
         if one.query:
             before, *rest = left.split(one.placeholder)
             for further in rest:
-                _check_place(one, misread or "form", "the query", before)
+                _check_place(one, misread or "form", "the query", before, b"", further)
                 before += b"\xff" + further
             query = query.replace(one.placeholder, _percent_encoded(one.value))
             left = before

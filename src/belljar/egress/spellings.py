@@ -10,13 +10,13 @@ import base64
 import html
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import quote, quote_plus
 
 from belljar.egress.escapes import ESCAPE, PLAIN, Reading, begun, like, undone
-from belljar.egress.finding import BASE64, NONE, READINGS, Form, Put, Unit
+from belljar.egress.finding import BASE64, NONE, READINGS, Check, Form, Put, Unit
 
 _SHORTEST = 8
 SHORTEST_JOINED = 4
@@ -80,7 +80,7 @@ def _ways_twice(text: bytes) -> list[bytes]:
     return sorted({way for one in _ways(text) for way in _ways(one)})
 
 
-def exact(text: bytes, instead: bytes, check: Callable[[bytes, bytes], None] | None = None) -> Form:
+def exact(text: bytes, instead: bytes, check: Check | None = None) -> Form:
     form = Form(text, instead)
     form.check = check
     return form

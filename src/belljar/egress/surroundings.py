@@ -8,6 +8,7 @@ of the value in it that could be found, and everything that is needed to tell wh
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from urllib.parse import unquote_to_bytes
 
@@ -17,6 +18,8 @@ SEEN_BYTES = 2048
 """Of what stands before a placeholder."""
 HEAD_BYTES = 256
 """Of the beginning of a body."""
+AFTER_BYTES = 16
+"""Of what stands behind it."""
 _NEAR_BYTES = 64
 _READINGS = 3
 _CHARSET = re.compile(rb"utf[-_]?8|(?:us-)?ascii|iso-8859-[0-9]+|latin-?1|(?:windows-|cp)125[0-9]")
@@ -42,6 +45,9 @@ _OPEN = re.compile(
     re.IGNORECASE,
 )
 """The beginning of an escape, also of a character that is not ASCII."""
+_ESCAPED_MARK = re.compile(
+    rb"\\u\{?([0-9a-f]{4,5})|&#x0*([0-9a-f]{1,5});|&#0*([0-9]{1,6});", re.IGNORECASE
+)
 _WHOLE = re.compile(
     rb"(?:[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3})\Z"
 )
@@ -81,9 +87,10 @@ def boundary(content_type: bytes) -> bytes:
     return b""
 
 
-def trouble(kind: str, before: bytes, head: bytes = b"") -> str:
+def trouble(kind: str, before: bytes, head: bytes = b"", after: bytes = b"") -> str:
     """Why a value may not stand there; empty if it may. `kind`: form, json or anything else.
-    `before`: the last bytes of what does, in the same field; `head`: how the body begins."""
+    `before`: the last bytes of what does, in the same field; `head`: how the body begins; `after`:
+    the next few bytes."""
     if b"\0" in head[:4] or head[:2] in (b"\xfe\xff", b"\xff\xfe"):
         return "in UTF-16 or UTF-32"
     declared = _ENCODING.findall(head.lower())
@@ -99,10 +106,24 @@ def trouble(kind: str, before: bytes, head: bytes = b"") -> str:
         near = unquote_to_bytes(near)
     if near and not _WHOLE.search(near):
         return "behind a part of a character"
+    if _is_mark(unquote_to_bytes(after) if kind == "form" else after):
+        return "before a mark that would change its last character"
     return _UNUSUAL if kind != "json" and _SHIFT.search(near) else ""
 
 
-def trouble_in_part(boundary: bytes, before: bytes, head: bytes) -> str:
+def _is_mark(after: bytes) -> bool:
+    """Whether it begins with an accent or the like: some hosts make one letter of it and the last
+    one of the value. A character of which only a part has come may be one."""
+    if escape := _ESCAPED_MARK.match(after):
+        first = chr(int(escape[1] or escape[2], 16) if escape[1] or escape[2] else int(escape[3]))
+    else:
+        first = after[:4].decode("utf-8", "ignore")[:1]
+        if after[:1] > b"\x7f" and (first == "" or ord(first) < 0x80):
+            return True
+    return bool(first) and unicodedata.category(first).startswith("M")
+
+
+def trouble_in_part(boundary: bytes, before: bytes, head: bytes, after: bytes) -> str:
     """The same in a multipart body. What the part's own headers say counts."""
     whole, mark, part = before.rpartition(b"\n--" + boundary)
     at_start = not mark and head.startswith(b"--" + boundary) and len(before) < SEEN_BYTES
@@ -121,4 +142,4 @@ def trouble_in_part(boundary: bytes, before: bytes, head: bytes) -> str:
             return "in a part that is encoded"
     if any(kind.strip().lower().startswith(b"multipart/") for kind in kinds):
         return "in a part with parts"
-    return misread(kinds) or trouble("", content)
+    return misread(kinds) or trouble("", content, content[:HEAD_BYTES], after)
