@@ -54,7 +54,7 @@ def _parts(url: str) -> _Parts:
         known = False
     if not known or parts.query or parts.fragment:
         raise InvalidRequest(
-            "url: it is no address of a server", hint="for example http://127.0.0.1:8321"
+            "url: not the address of a server", hint="for example http://127.0.0.1:8321"
         )
     if "@" in parts.netloc:
         raise InvalidRequest(

@@ -275,7 +275,7 @@ class Wire:
             self._counted_since, self._for_nothing = now, 0
         self._for_nothing += 1
         if self._for_nothing > _MOST_FOR_NOTHING:
-            raise Broken("frames for nothing without end")
+            raise Broken("too many frames that do nothing")
 
 
 def _check(kind: int, length: int) -> None:

@@ -83,7 +83,7 @@ class Process:
         except BlockingIOError:
             return
         except control.Incomplete as error:
-            self._say({"id": error.named["id"], "error": "it has no free descriptor"})
+            self._say({"id": error.named["id"], "error": "the gateway has no free file descriptor"})
             return
         except OSError:
             heard = None

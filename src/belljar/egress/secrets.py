@@ -34,7 +34,7 @@ from belljar.egress.spellings import (
     resizes,
     spellings,
 )
-from belljar.egress.surroundings import boundary, misread, trouble, trouble_in_part, unread
+from belljar.egress.surroundings import Kind, misread
 from belljar.errors import InvalidRequest
 from belljar.network import MOST_SECRETS, SHORTEST_SECRET, Secret
 
@@ -43,7 +43,6 @@ LONGEST_SECRET = 4096
 MOST_TOGETHER = 16_384
 """Characters of all secrets of a sandbox: the gateway prepares to find each in every spelling."""
 
-_MULTIPART = "multipart "
 _ALPHABET = (string.ascii_letters + string.digits).encode()
 _LETTERS = bytes(_ALPHABET[byte % len(_ALPHABET)] for byte in range(256))
 _UNEVEN = bytes(range(256 - 256 % len(_ALPHABET), 256))
@@ -107,7 +106,7 @@ class Held:
         """What the gateway writes for it beside the value itself → what is read instead of it."""
         ways = {_percent_encoded(self.value)} if self.query else set()
         if self.body:
-            ways |= {_spelled(self, kind) for kind in ("form", "json")}
+            ways |= {_spelled(self, name) for name in ("form", "json")}
         pairs = {way: (self.placeholder * len(way))[: len(way)] for way in ways - {self.value}}
         if self.is_basic:
             pairs |= zip(in_base64(self.value), in_base64(self.placeholder), strict=True)
@@ -205,7 +204,7 @@ class Keeper:
         self._written = [(one, spellings(one.placeholder, one.placeholder)) for one in held]
         self._any = Spellings(form for _, forms in self._written for form in forms)
         self._owners = {id(form): one for one, forms in self._written for form in forms}
-        self._bodies: dict[tuple[str, str], Spellings] = {}
+        self._bodies: dict[tuple[str, Kind], Spellings] = {}
         self._values: dict[str, Spellings] = {}
 
     def guards(self, host: str) -> bool:
@@ -225,8 +224,11 @@ class Keeper:
         if self.guards(host):
             headers = [one for one in headers if one[0].lower() not in _DROPPED]
             headers.append((b"Accept-Encoding", b"identity"))
-        kind = _content_type(headers)
-        unmeasured = any(one.body and len(_spelled(one, kind)) != len(one.value) for one in own)
+        kinds = _all(headers, b"content-type")
+        kind = Kind.of(kinds, _all(headers, b"content-encoding"))
+        unmeasured = any(
+            one.body and len(_spelled(one, kind.name)) != len(one.value) for one in own
+        )
 
         def check(trailers: Headers) -> None:
             parts = [(b": ".join(one), "what follows the body") for one in trailers]
@@ -234,7 +236,7 @@ class Keeper:
 
         body = Outgoing(self._body(host, kind, own), check)
         rest = [(host.encode(), "the name of the host"), (method, "the method")]
-        target, left = _fill_query(own, target, misread(_all(headers, b"content-type")))
+        target, left = _fill_query(own, target, Kind("form", unread=misread(kinds)))
         rest.append((left, "the address"))
         filled: Headers = []
         used: list[Held] = []
@@ -281,14 +283,14 @@ class Keeper:
         where = next(where for end, (_, where) in zip(ends, parts, strict=True) if at < end)
         raise _refusal(self._owners[id(form)], where, host, tls=tls)
 
-    def _body(self, host: str, kind: str, own: Sequence[Held]) -> Spellings:
+    def _body(self, host: str, kind: Kind, own: Sequence[Held]) -> Spellings:
         # Names below a `*.` have no end: all hosts without a secret share one.
-        key = (host, kind) if own else ("", "")
+        key = (host, kind) if own else ("", Kind())
         if (found := self._bodies.get(key)) is None:
             forms = [
                 exact(
                     one.placeholder,
-                    _spelled(one, kind),
+                    _spelled(one, kind.name),
                     partial(_check_place, one, kind, "the body"),
                 )
                 for one in own
@@ -298,7 +300,7 @@ class Keeper:
                 refuse = partial(_raise, one, host if own else "another host")
                 forms += [form.refusing(refuse) for form in written]
             found = Spellings(forms)
-            if not key[1].startswith(_MULTIPART):  # each of those has another boundary
+            if not key[1].boundary:  # each body has another
                 self._bodies[key] = found
         return found
 
@@ -321,32 +323,24 @@ def _raise(one: Held, host: str) -> bytes:
 
 
 def _check_place(
-    one: Held, kind: str, where: str, before: bytes, head: bytes, after: bytes
+    one: Held, kind: Kind, where: str, before: bytes, head: bytes, after: bytes
 ) -> None:
     """Refuses a value where a host would not read it as it is."""
-    if kind.startswith(("in ", "which ")):
-        why = kind
-    elif kind.startswith(_MULTIPART):
-        why = trouble_in_part(kind.removeprefix(_MULTIPART).encode("latin-1"), before, head, after)
-    else:
-        field = before.rpartition(b"&")[2] if kind == "form" else before
-        why = trouble(kind, field, head, after)
-    if why:
+    if why := kind.trouble(before, head, after):
         raise blocked(
-            f"{one.variable} stands in {where}, {why}: the host would read something else"
+            f"{one.variable} stands in {where}, {why}: the host would not read the value as it is"
         )
 
 
-def _fill_query(own: Sequence[Held], target: bytes, misread: str) -> tuple[bytes, bytes]:
-    """The target with values, and what of it a placeholder may not stand in. `misread`: why the
-    host may read all of it as something else."""
+def _fill_query(own: Sequence[Held], target: bytes, kind: Kind) -> tuple[bytes, bytes]:
+    """The target with values, and what of it a placeholder may not stand in."""
     path, mark, query = target.partition(b"?")
     left = query
     for one in own:
         if one.query:
             before, *rest = left.split(one.placeholder)
             for further in rest:
-                _check_place(one, misread or "form", "the query", before, b"", further)
+                _check_place(one, kind, "the query", before, b"", further)
                 before += b"\xff" + further
             query = query.replace(one.placeholder, _percent_encoded(one.value))
             left = before
@@ -390,20 +384,6 @@ def _fill_part(one: Held, part: bytes) -> tuple[bytes, bytes]:
         if colon and user == one.placeholder:
             return begins + base64.b64encode(one.value + b":" + password), password
     return part, part
-
-
-def _content_type(headers: Headers) -> str:
-    """Form, JSON, multipart with its boundary, anything else as text; or why values are not put
-    into such a body."""
-    kinds = _all(headers, b"content-type")
-    if why := unread(kinds, _all(headers, b"content-encoding")):
-        return why
-    kind = kinds[0].partition(b";")[0].strip().lower() if kinds else b""
-    if kind == b"application/x-www-form-urlencoded":
-        return "form"
-    if kind.startswith(b"multipart/"):
-        return _MULTIPART + boundary(kinds[0]).decode("latin-1")
-    return "json" if b"json" in kind else ""
 
 
 def _all(headers: Headers, wanted: bytes) -> list[bytes]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from belljar.egress.escapes import undone
@@ -56,18 +57,45 @@ _SHIFT = re.compile(rb"[\x00\x0e\x0f\x1b]")
 """Some switch to another character set."""
 
 
-def unread(content_types: Sequence[bytes], encodings: Iterable[bytes]) -> str:
-    """Why a body with these headers is none in which a value is read as it is; empty if it is."""
-    if any(one.strip().lower() not in (b"", b"identity") for one in encodings):
-        return "which is compressed"
-    for content_type in content_types:
-        if not _TEXT.fullmatch(content_type.partition(b";")[0].strip()):
-            return "which is no text"
-    return misread(content_types)
+class Kind(NamedTuple):
+    """How a host reads a body."""
+
+    name: str = ""
+    """form, json or multipart; empty: any other text."""
+    boundary: bytes = b""
+    unread: str = ""
+    """Why a value would not be read as it is, wherever it stood."""
+
+    @classmethod
+    def of(cls, content_types: Sequence[bytes], encodings: Iterable[bytes]) -> Kind:
+        if any(one.strip().lower() not in (b"", b"identity") for one in encodings):
+            return cls(unread="which is compressed")
+        for content_type in content_types:
+            if not _TEXT.fullmatch(content_type.partition(b";")[0].strip()):
+                return cls(unread="which is not text")
+        if why := misread(content_types):
+            return cls(unread=why)
+        kind = content_types[0].partition(b";")[0].strip().lower() if content_types else b""
+        if kind == b"application/x-www-form-urlencoded":
+            return cls("form")
+        if kind.startswith(b"multipart/"):
+            return cls("multipart", _boundary(content_types[0]))
+        return cls("json" if b"json" in kind else "")
+
+    def trouble(self, before: bytes, head: bytes = b"", after: bytes = b"") -> str:
+        """Why a value may not stand there; empty if it may. `before`: the last bytes of what does;
+        `head`: how the body begins; `after`: the next few bytes."""
+        if self.unread:
+            return self.unread
+        if self.name == "multipart":
+            return _trouble_in_part(self.boundary, before, head, after)
+        field = before.rpartition(b"&")[2] if self.name == "form" else before
+        return _trouble(self.name, field, head, after)
 
 
 def misread(content_types: Sequence[bytes]) -> str:
-    """The same of a query: some hosts read it in the character set of the body."""
+    """Why a body with these headers may be read in an unusual character set; empty if it is not.
+    Some hosts read the query in it, too."""
     for content_type in content_types:
         found = _TYPE.fullmatch(content_type)
         given = _PARAMETER.findall(found[2].lower()) if found else []
@@ -79,7 +107,7 @@ def misread(content_types: Sequence[bytes]) -> str:
     return ""
 
 
-def boundary(content_type: bytes) -> bytes:
+def _boundary(content_type: bytes) -> bytes:
     """Of a multipart body, with the letters as they are."""
     for name, value in _PARAMETER.findall(content_type):
         if name.lower() == b"boundary":
@@ -87,10 +115,7 @@ def boundary(content_type: bytes) -> bytes:
     return b""
 
 
-def trouble(kind: str, before: bytes, head: bytes = b"", after: bytes = b"") -> str:
-    """Why a value may not stand there; empty if it may. `kind`: form, json or anything else.
-    `before`: the last bytes of what does, in the same field; `head`: how the body begins; `after`:
-    the next few bytes."""
+def _trouble(kind: str, before: bytes, head: bytes, after: bytes) -> str:
     if b"\0" in head[:4] or head[:2] in (b"\xfe\xff", b"\xff\xfe"):
         return "in UTF-16 or UTF-32"
     declared = _ENCODING.findall(head.lower())
@@ -123,14 +148,14 @@ def _is_mark(after: bytes) -> bool:
     return bool(first) and unicodedata.category(first).startswith("M")
 
 
-def trouble_in_part(boundary: bytes, before: bytes, head: bytes, after: bytes) -> str:
-    """The same in a multipart body. What the part's own headers say counts."""
+def _trouble_in_part(boundary: bytes, before: bytes, head: bytes, after: bytes) -> str:
+    """What the part's own headers say counts."""
     whole, mark, part = before.rpartition(b"\n--" + boundary)
     at_start = not mark and head.startswith(b"--" + boundary) and len(before) < SEEN_BYTES
     if at_start:
         part = before[len(boundary) + 2 :]
     elif not mark or not whole.endswith(b"\r"):
-        return "too far behind the beginning of its part"
+        return "more than 2 KB after its part begins"
     headers, empty_line, content = part.partition(b"\r\n\r\n")
     if not empty_line:
         return "in the headers of a part"
@@ -141,5 +166,5 @@ def trouble_in_part(boundary: bytes, before: bytes, head: bytes, after: bytes) -
         if strange or name == b"content-encoding":
             return "in a part that is encoded"
     if any(kind.strip().lower().startswith(b"multipart/") for kind in kinds):
-        return "in a part with parts"
-    return misread(kinds) or trouble("", content, content[:HEAD_BYTES], after)
+        return "in a nested multipart part"
+    return misread(kinds) or _trouble("", content, content[:HEAD_BYTES], after)

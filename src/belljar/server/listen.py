@@ -134,7 +134,7 @@ class _Socket(Stranger, WebSocketsSansIOProtocol):
         except ValueError:  # a path that is not ASCII
             self.handshake_initiated = False
         if not self.handshake_initiated:
-            why = "this cannot be the beginning of a WebSocket"
+            why = "this is not a valid WebSocket handshake"
             _refuse(self.transport, 400, body("invalid_request", why, "see RFC 6455"))
 
     def may_give_way(self) -> bool:
@@ -374,7 +374,9 @@ class _Bounded(Stranger, HttpToolsProtocol):
 
 
 _NO_CODING = body(
-    "invalid_request", "Transfer-Encoding may be chunked, and nothing else", "compress nothing"
+    "invalid_request",
+    "Transfer-Encoding may be chunked, and nothing else",
+    "send the body plain, with Content-Length or chunked",
 )
 _NO_UPGRADE = body(
     "invalid_request",
