@@ -103,15 +103,7 @@ class _Parser:
 
     @classmethod
     async def start(cls) -> _Parser:
-        starting = asyncio.ensure_future(threads.ENGINES.do_for(threads.OURS, _launch))
-        try:
-            process, ours = await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            process, ours = await starting
-            ours.close()
-            process.kill()
-            process.wait()
-            raise
+        process, ours = await threads.ENGINES.take_for(threads.OURS, _discard, _launch)
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         return cls(process, reader, writer)
 
@@ -147,3 +139,10 @@ def _launch() -> tuple[subprocess.Popen[bytes], socket.socket]:
             )
         undo.pop_all()
     return process, ours
+
+
+def _discard(made: tuple[subprocess.Popen[bytes], socket.socket]) -> None:
+    process, ours = made
+    ours.close()
+    process.kill()
+    process.wait()

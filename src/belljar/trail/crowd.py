@@ -153,13 +153,11 @@ class Crowd:
 
     def _told(self, id_: str = "") -> list[Item]:
         """Of one attempt, or of all."""
-        if not id_:
-            groups, self._groups = self._groups, {}
+        groups = {key: one for key, one in self._groups.items() if id_ in ("", key[0])}
+        for key in groups:
+            del self._groups[key]
+        if not self._groups:
             self._kinds.clear()
-        else:
-            groups = {key: one for key, one in self._groups.items() if key[0] == id_}
-            for key in groups:
-                del self._groups[key]
         return [group.told() for group in groups.values()]
 
 
