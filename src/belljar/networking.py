@@ -222,7 +222,9 @@ class Outlet:
     def _lost(self) -> None:
         """The gateway's process has ended: programs in a kept sandbox do not wait for a run."""
         if not self._living:
-            self.remarks = ("the gateway was lost, and from then on this run had no network",)
+            self.remarks = (
+                "the gateway was lost during this run; from then on the run had no network",
+            )
         if self._living and not (self._reviving and not self._reviving.done()):
             self._reviving = asyncio.ensure_future(self._revive())
             self._reviving.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -252,8 +254,8 @@ class Outlet:
         check_inspected(found, self._secrets)
         if not self._trusts_others and not all(rule.inspect for rule in found):
             raise NetworkRefused(
-                "network: a sandbox made without inspect=False trusts the gateway alone",
-                hint="make it with such a rule",
+                "network: inspect=False cannot be added to a sandbox that was made without it",
+                hint="make a new sandbox with that rule",
             )
         return found
 
@@ -332,7 +334,7 @@ class Outlet:
         warnings = result.warnings
         if self._shut_why:
             why = f"this sandbox has no network since its gateway was lost: {self._shut_why}"
-            warnings += (f"{why} (does something inside listen on port 3128?)",)
+            warnings += (f"{why} (does something inside listen on port 3128, 80 or 443?)",)
         return dataclasses.replace(result, egress=tuple(told[:MOST_TOLD]), warnings=warnings)
 
     def unwatch(self, run: str) -> None:

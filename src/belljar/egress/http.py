@@ -210,14 +210,16 @@ def other_methods(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
 def check_one_path(headers: Iterable[tuple[bytes, bytes]]) -> None:
     """Where rules are about paths."""
     if any(name.translate(_AS_READ) in _OTHER_PATH for name, _ in headers):
-        raise blocked("a request that names another path in a header, and rules are about paths")
+        raise blocked(
+            "a request that names another path in a header, and a rule for this host has paths"
+        )
 
 
 def destinations(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
     """Where WebDAV's COPY and MOVE write to."""
     found = [value for name, value in headers if name.translate(_AS_READ) == b"destination"]
     if len(found) > 1:
-        raise blocked("a request with several destinations, and rules are about paths")
+        raise blocked("a request with several destinations, and a rule for this host has paths")
     return [value.decode("latin-1") for value in found]
 
 

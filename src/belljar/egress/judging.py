@@ -71,7 +71,7 @@ class Judge:
         inspect = all(rule.inspect for rule in rules)
         has_paths = any(rule.paths for rule in rules)
         if path is not None and has_paths and len(path) > LONGEST_PATH:
-            why = f"the path has more than {LONGEST_PATH:,} characters, and rules are about paths"
+            why = f"the path has more than {LONGEST_PATH:,} characters, and a rule has paths"
             return Permission(rule="", why=why)
         for number, pattern in naming.items():
             rule = self.rules[number]

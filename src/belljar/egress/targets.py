@@ -76,7 +76,7 @@ def origin(text: str, method: str) -> str:
 def clear_path(path: str) -> None:
     """Where rules are about paths, one that servers read in different ways is not let through."""
     if _NO_ESCAPE.search(path) or not all(map(_has_one_reading, path.split("/"))):
-        raise blocked("the path can be read in several ways, and rules are about paths")
+        raise blocked("the path can be read in several ways, and a rule for this host has paths")
 
 
 def own_path(text: str, target: Target) -> str:

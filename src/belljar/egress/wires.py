@@ -35,7 +35,9 @@ def attach(outlet: Outlet, wire: socket.socket) -> None:
 
 def tell_lost(outlet: Outlet) -> None:
     """The sandbox has no network, or not by this wire: nobody else would say so."""
-    why = failed("the gateway had no free descriptor for the way to this sandbox", status=503)
+    why = failed(
+        "the gateway had no free file descriptor, so this sandbox has no network", status=503
+    )
     Attempt(outlet.ledger, scheme="").ended(why)
 
 

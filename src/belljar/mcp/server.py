@@ -124,7 +124,7 @@ def build(desk: Desk, *, sessionless: int | None = None) -> Server[Desk]:
         except Exception:
             log.exception("%s failed", spec.name)
             return answers.failed(
-                "the sandbox's host failed", "the code may have run; its log says more"
+                "the host failed", "the code may have run; the log of Belljar says more"
             )
 
     return Server(

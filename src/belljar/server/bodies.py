@@ -186,7 +186,7 @@ async def read(
             raise _not_read(error) from None
         except Unread:
             raise ApiError(
-                "overloaded", "the body could not be read in time", hint="try again"
+                "overloaded", "the body could not be parsed now", hint="try again"
             ) from None
         return await threads.JSON.do_for(tenant.name, _weighed, marshalled, model)
     except ApiError:

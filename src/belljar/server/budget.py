@@ -201,7 +201,7 @@ class Answers:
         except TimeoutError:
             raise ApiError(
                 "overloaded",
-                "too many large answers wait to be read",
+                "too many large answers are waiting to be read",
                 hint="read answers faster, or ask for less at once",
                 retry_after_s=5,
             ) from None

@@ -43,8 +43,8 @@ class Cursors:
         if len(sealed) != _NONCE + _NUMBER or not hmac.compare_digest(proof, self._proof(sealed)):
             raise ApiError(
                 "invalid_request",
-                "before: this is no cursor of this server, or it was started again since",
-                hint="begin without it; `next` of each page is the cursor of the one after it",
+                "before: not a cursor of this server, or from before it was restarted",
+                hint="start without `before`; the `next` of each page leads to the one after it",
             )
         return int.from_bytes(self._masked(sealed[:_NONCE], sealed[_NONCE:]), "big")
 

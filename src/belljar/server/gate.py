@@ -210,7 +210,7 @@ class Gate:
         if self._server.keys_age_s() > KEYS_HOLD_S and scope["path"] not in OPEN:
             raise ApiError(
                 "storage_unavailable",
-                "the server's keys cannot be read, and those it knows may have been removed",
+                "the server cannot read its keys, and yours may have been removed since",
                 hint="the server's log says why",
                 retry_after_s=5,
             )

@@ -74,7 +74,7 @@ def _check_shape(content: bytes | bytearray) -> None:
     if pieces(content) > MOST_PIECES:
         bare = _bare(content)
         if pieces(bare) > MOST_PIECES:
-            raise NotRead(f"the body has more than {MOST_PIECES} parts")
+            raise NotRead(f"the body has more than {MOST_PIECES} values, keys and brackets")
     if content.count(b"[") + content.count(b"{") > DEEPEST:
         _check_depth(_bare(content))
 
@@ -83,7 +83,7 @@ def _bare(content: bytes | bytearray) -> bytes:
     """Without what is in strings. JSON with more strings than pieces is none."""
     bare, strings = _STRINGS.subn(b"", content, MOST_PIECES + 1)
     if strings > MOST_PIECES:
-        raise NotRead(f"the body has more than {MOST_PIECES} parts")
+        raise NotRead(f"the body has more than {MOST_PIECES} values, keys and brackets")
     return bare
 
 
