@@ -160,7 +160,7 @@ def test_f2_a_gateway_without_free_descriptors_lives_and_says_so(few: Tenants) -
     with few.of("a") as first, few.of("a") as other:
         pid = _pid(first)
         held = few.portal.run(wires(other))
-        _eventually(lambda: any("no free descriptor" in one.why for one in other.told))
+        _eventually(lambda: any("no free file descriptor" in one.why for one in other.told))
         with pytest.raises(NetworkUnavailable, match="gateway failed") as caught:
             few.portal.run(few.gateway.open(rules(MANY), on_egress=print, tenant="a"))
         assert "descriptor" in str(caught.value)
