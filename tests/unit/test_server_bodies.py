@@ -49,8 +49,8 @@ def test_depth_and_pieces_are_counted_outside_of_strings() -> None:
     for body, why in (
         (DEEP + text + b"]" * (DEEPEST + 1), "nested"),
         (text + DEEP, "nested"),
-        (b"[" + b'"a",' * MOST_PIECES + b'"a"]', "parts"),
-        (b"[" + b"1," * MOST_PIECES + b"1]", "parts"),
+        (b"[" + b'"a",' * MOST_PIECES + b'"a"]', "brackets"),
+        (b"[" + b"1," * MOST_PIECES + b"1]", "brackets"),
     ):
         with pytest.raises(ApiError, match=why):
             parse(body)
