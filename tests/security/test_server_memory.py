@@ -105,7 +105,9 @@ def test_f2_who_does_not_read_is_cut_off(server: Served, path: str) -> None:
     lines = ["Host: localhost", f"Authorization: Bearer {server.key}"]
     if path == "/mcp":
         lines.append("Accept: application/json, text/event-stream")
-        given = {"code": "import sys\nprint('x' * 10000)\nprint('y' * 10000, file=sys.stderr)"}
+        # Long in bytes: the kernel takes some of an answer, and that is nobody's memory here.
+        wide = "'\\U0001f600' * 10000"
+        given = {"code": f"import sys\nprint({wide})\nprint({wide}, file=sys.stderr)"}
         tool = {"name": "run_code", "arguments": given}
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": tool}
         lines.append(f"Mcp-Session-Id: {session(server)}")
