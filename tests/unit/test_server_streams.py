@@ -49,7 +49,7 @@ def test_f2_of_what_is_looked_up_half_stays_for_other_tenants() -> None:
         answers = Answers(100, wait_s=0.05)
         ann, eve = Tenant("ann", Quotas()), Tenant("eve", Quotas())
         large = await answers.hold(eve, 1000)  # larger than all there is: alone of its tenant
-        with pytest.raises(ApiError, match="wait to be read"):
+        with pytest.raises(ApiError, match="waiting to be read"):
             await answers.hold(eve, 1)
         first = await answers.hold(ann, 40)
         large.shrink(30)
