@@ -138,6 +138,26 @@ def test_s6_an_open_file_of_the_parent_is_not_written_by_the_child(box: belljar.
     child.close()
 
 
+def test_s6_a_removed_file_that_is_open_is_not_written_by_the_child(box: belljar.Sandbox) -> None:
+    box.run("g = open('gone', 'w+'); g.write('parent'); g.flush()\nimport os; os.remove('gone')")
+    (child,) = box.fork()
+    child.run("g.write(' child'); g.flush()")
+    assert child.run("g.seek(0); g.read()").value == "'parent child'"
+    assert box.run("g.seek(0); g.read()").value == "'parent'"
+    child.close()
+
+
+def test_s6_open_files_wait_for_many_others(box: belljar.Sandbox) -> None:
+    """The copy of the interpreter is there before all files are."""
+    box.run("for n in range(400): open(f'many{n}', 'w').write('x' * 5000)")
+    box.run("h = open('zzz', 'w'); h.write('parent'); h.flush()")
+    (child,) = box.fork()
+    child.run("h.write(' child'); h.flush()")
+    assert child.run("open('zzz').read()").value == "'parent child'"
+    assert box.run("open('zzz').read()").value == "'parent'"
+    child.close()
+
+
 def test_i1_a_branch_has_no_capability_and_no_way_up(box: belljar.Sandbox) -> None:
     """Joining its namespaces gave it every capability in them for a moment."""
     (child,) = box.fork()

@@ -66,6 +66,8 @@ class _Interpreter:
         self._lines = Lines(_CONTROL)
         self._rehearsing = False
         self._parting = 0
+        self._left_folder: str | None = None
+        """In a copy that has moved to another sandbox, until the files are there, too."""
         self._notebook = Notebook(self._emit, output_bytes=16 << 20)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # until a run allows it
         sys.modules["belljar_guest"] = _guest_module(self._tell)
@@ -97,6 +99,9 @@ class _Interpreter:
                     self._fork(order["fork"])
                 elif "streams" in order:
                     _take_streams(self._lines.take(2))
+                    if self._left_folder is not None:
+                        _reopen(self._left_folder)
+                        self._left_folder = None
                     self._notebook.streams.begin()
                 if self._lines is not talk:
                     break  # we are a copy: what else was said was said to the original
@@ -196,7 +201,7 @@ class _Interpreter:
             return
         self._continue_on(control)
         _drop_capabilities()
-        _reopen(folder)
+        self._left_folder = folder  # the new keeper lays out the files meanwhile, and then answers
         runner.reseed()
         self._lines.send({"hello": os.getpid()})
 
@@ -269,21 +274,45 @@ def _reopen(folder: str) -> None:
             continue
         try:
             path = os.readlink("/proc/self/fd/" + name)
-            if not path.startswith(("/workspace/", "/data/output/", "/tmp/")):
-                continue
+        except OSError:
+            continue  # the one that this list was read from
+        if not path.startswith(("/workspace/", "/data/output/", "/tmp/")):
+            continue
+        try:
             with open("/proc/self/fdinfo/" + name) as info:
                 fields = dict(line.split(":", 1) for line in info)
             flags = int(fields["flags"], 8) & ~(os.O_CREAT | os.O_TRUNC | os.O_EXCL)
             copy = os.open(path, flags)
             os.lseek(copy, int(fields["pos"]), os.SEEK_SET)
-            os.dup2(copy, descriptor, inheritable=os.get_inheritable(descriptor))
-            os.close(copy)
+            _replace(descriptor, copy)
         except (OSError, ValueError):
-            continue
+            _detach(descriptor)
     try:
         os.chdir(folder)
     except OSError:
         os.chdir("/workspace")
+
+
+def _detach(descriptor: int) -> None:
+    """What has no name in here (it was removed, for example) is a file of its own from now on; if
+    there can be none, nothing. It is never the parent's."""
+    try:
+        copy = os.open("/tmp", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        source = os.open("/proc/self/fd/%d" % descriptor, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            while piece := os.read(source, 1 << 20):
+                os.write(copy, piece)
+        finally:
+            os.close(source)
+        os.lseek(copy, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
+    except OSError:
+        copy = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    _replace(descriptor, copy)
+
+
+def _replace(descriptor: int, copy: int) -> None:
+    os.dup2(copy, descriptor, inheritable=os.get_inheritable(descriptor))
+    os.close(copy)
 
 
 # -- around the cells ----------------------------------------------------------------------------
