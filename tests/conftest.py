@@ -12,6 +12,7 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
+from belljar.engines.linux import cgroups
 from belljar.testing.served import Answer, Served
 
 ALONE = ("test_crash_cleanup.py", "test_bombs_together.py")
@@ -75,3 +76,9 @@ class Together(LoadScopeScheduling):  # type: ignore[misc]
         if file.endswith("test_probes_engines.py"):
             return f"{file} {test.partition('[')[2].partition('-')[0]}"
         return file
+
+
+@pytest.fixture
+def cgroups_of_ours() -> None:
+    if isinstance(cgroups.detect(), cgroups.Absent):
+        pytest.skip("no cgroup of ours: what programs use beside a run is not seen")

@@ -115,6 +115,7 @@ def test_f2_a_run_in_a_kept_sandbox_ends_with_them_too(server: Served, told: boo
     assert server.ask("POST", path, body, key=key).status == 429
 
 
+@pytest.mark.usefixtures("cgroups_of_ours")
 def test_f2_programs_in_the_background_end_with_them(server: Served) -> None:
     key = key_for(server, "beside", "cpu_s_per_day=1")
     box = server.ask("POST", "/v1/sandboxes", {}, key=key).json()["id"]
@@ -167,6 +168,7 @@ def test_p2_turning_somebody_away_takes_little_of_the_trail(server: Served) -> N
 LEFT_RUNNING = "import subprocess; p = subprocess.Popen(['sh', '-c', 'while :; do :; done'])"
 
 
+@pytest.mark.usefixtures("cgroups_of_ours")
 def test_a4_looking_for_files_ends_and_what_was_left_running_is_charged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -183,7 +185,7 @@ def test_a4_looking_for_files_ends_and_what_was_left_running_is_charged(
 
     async def main() -> belljar.Result:
         async with aio.Belljar() as jar:
-            assert (await jar.run("1")).isolation["cpu"].startswith("cgroup")
+            await jar.run("1")
             return await mcp_once.once(jar, LEFT_RUNNING, {})
 
     monkeypatch.setattr(mcp_once, "_left", look)

@@ -158,6 +158,7 @@ def broken(*_: object) -> Any:
     raise EngineError("the container was lost while its code ran")
 
 
+@pytest.mark.usefixtures("cgroups_of_ours")
 def test_f2_one_lost_wall_stops_nobody_elses_account(
     inside: tuple[asyncio.Runner, Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
