@@ -147,6 +147,15 @@ def test_s6_a_removed_file_that_is_open_is_not_written_by_the_child(box: belljar
     child.close()
 
 
+def test_s6_an_open_pipe_of_the_parent_is_nothing_to_the_child(box: belljar.Sandbox) -> None:
+    """Opening it again would wait for somebody at its other end."""
+    box.run("import os; os.mkfifo('pipe'); p = os.open('pipe', os.O_RDWR); os.write(p, b'mine')")
+    (child,) = box.fork()
+    assert child.run("os.write(p, b'other'); os.read(p, 10)").value == "b''"
+    assert box.run("os.read(p, 10)").value == "b'mine'"
+    child.close()
+
+
 def test_s6_open_files_wait_for_many_others(box: belljar.Sandbox) -> None:
     """The copy of the interpreter is there before all files are."""
     box.run("for n in range(400): open(f'many{n}', 'w').write('x' * 5000)")

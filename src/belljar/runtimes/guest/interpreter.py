@@ -24,6 +24,7 @@ import resource
 import select
 import signal
 import socket
+import stat
 import sys
 import types
 from collections.abc import Callable
@@ -282,6 +283,9 @@ def _reopen(folder: str) -> None:
             with open("/proc/self/fdinfo/" + name) as info:
                 fields = dict(line.split(":", 1) for line in info)
             flags = int(fields["flags"], 8) & ~(os.O_CREAT | os.O_TRUNC | os.O_EXCL)
+            mode = os.stat(path).st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise OSError("a pipe would be waited for")
             copy = os.open(path, flags)
             os.lseek(copy, int(fields["pos"]), os.SEEK_SET)
             _replace(descriptor, copy)
@@ -297,6 +301,8 @@ def _detach(descriptor: int) -> None:
     """What has no name in here (it was removed, for example) is a file of its own from now on; if
     there can be none, nothing. It is never the parent's."""
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError("only files are copied")
         copy = os.open("/tmp", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         source = os.open("/proc/self/fd/%d" % descriptor, os.O_RDONLY | os.O_NONBLOCK)
         try:
