@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -129,6 +130,24 @@ class Threads:
                 self._executor = None
 
 
+class Rests:
+    """For long work in Python, done in a thread beside a loop that must answer: whenever `work_s`
+    of it are done, a rest of `times` as long. Without it the loop waits for the interpreter at each
+    of its steps."""
+
+    def __init__(self, work_s: float = 0.002, times: float = 3) -> None:
+        self._work_s = work_s
+        self._times = times
+        self._began = time.perf_counter()
+
+    def after_each(self) -> None:
+        """To be called after each small part of the work."""
+        worked_s = time.perf_counter() - self._began
+        if worked_s >= self._work_s:
+            time.sleep(self._times * worked_s)
+            self._began = time.perf_counter()
+
+
 _all: weakref.WeakSet[Threads] = weakref.WeakSet()
 
 
@@ -142,7 +161,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, where the client works
 
 STATE = Threads("state", 2, each=2)
 """Keys, quotas and CPU seconds of a server: read every second, whatever else is going on."""
-READING = Threads("reading", 4, each=2)
+READING = Threads("reading", 4, each=1)
 """The trail: opening it, questions to it."""
 JSON = Threads("json", 4, each=1)
 """Large bodies and answers. This work holds the GIL most of the time, so that two threads for one

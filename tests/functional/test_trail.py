@@ -237,6 +237,10 @@ def test_n1_what_was_tried_is_found_by_run_tenant_and_verdict(url: str) -> None:
         (found,) = trail.egress(verdict="refused")
         assert found["id"] == first and trail.egress(before_seq=found["seq"])[0]["port"] == 1
         assert len(trail.egress(limit=2)) == 2 and trail.egress(since="9999") == []
+        rested: list[str] = []  # F2: between two lines, so that a long list keeps nobody waiting
+        trail.egress(after_each=lambda: rested.append("egress"))
+        trail.recent(after_each=lambda: rested.append("recent"))
+        assert rested == ["egress"] * 3 + ["recent"] * 2
         assert trail.find(first) and len(trail.recent()) == 2
         query = sa.text("EXPLAIN QUERY PLAN SELECT body FROM trail_lines WHERE kind = 'egress'")
         if url.startswith("sqlite"):

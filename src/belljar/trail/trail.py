@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -91,10 +91,11 @@ class Trail:
         before_seq: int | None = None,
         limit: int = 50,
         most_bytes: int | None = None,
+        after_each: Callable[[], object] = lambda: None,
     ) -> list[Recorded]:
         """The newest attempts first. `status`: "open" for those without an end. `before_seq`: older
         than that line, to go on where an earlier list ended. `most_bytes`: it ends with the line
-        that reaches so many."""
+        that reaches so many. `after_each`: called after each line, for those who must rest."""
         attempts = lines.alias("attempts")
         ends = lines.alias("ends")
         joined = attempts.outerjoin(
@@ -125,6 +126,7 @@ class Trail:
                 size += len(row.body) + len(row.end_body or "")
                 if most_bytes is not None and size >= most_bytes:
                     break
+                after_each()
             return found
 
     def find(self, id_: str, *, tenant: str | None = None) -> Recorded | None:
@@ -157,9 +159,10 @@ class Trail:
         since: str = "",
         before_seq: int | None = None,
         limit: int = 50,
+        after_each: Callable[[], object] = lambda: None,
     ) -> list[dict[str, Any]]:
         """What was tried to be reached (N1), the newest first. `id_`: of one attempt, by its whole
-        execution id, or of a kept sandbox by that of its own attempt."""
+        execution id, or of a kept sandbox by that of its own attempt. `after_each`: as above."""
         query = (
             sa.select(*_columns(lines))
             .where(lines.c.kind == EGRESS)
@@ -177,7 +180,11 @@ class Trail:
         if before_seq is not None:
             query = query.where(lines.c.seq < before_seq)
         with self._reading() as connection:
-            return [_content(row) for row in connection.execute(query)]
+            found = []
+            for row in connection.execution_options(yield_per=_FEW).execute(query):
+                found.append(_content(row))
+                after_each()
+            return found
 
     def lines(self, *, after: int = 0) -> Iterator[chain.Line]:
         """All of them, oldest first, as they are stored."""

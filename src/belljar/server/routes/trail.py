@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
@@ -17,6 +17,7 @@ from belljar.server.openapi import responses
 from belljar.server.schemas import EgressAnswer, TrailAnswer, TrailEntry
 from belljar.server.server import Server
 from belljar.server.streams import reply
+from belljar.threads import Rests
 from belljar.trail.trail import Recorded
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["trail"])
@@ -55,11 +56,16 @@ async def trail(
     whose = _whose(request, tenant or None)
     older = _older(request, before, before_seq)
 
-    def look() -> tuple[list[dict[str, Any]], int]:
-        found = server.trail().recent(
-            tenant=whose, status=status, before_seq=older, limit=limit, most_bytes=MOST_BYTES
-        )
-        return [_entry(request, one) for one in found], _oldest(one.attempt for one in found)
+    def look(rests: Rests) -> Iterator[tuple[int, dict[str, Any]]]:
+        for one in server.trail().recent(
+            tenant=whose,
+            status=status,
+            before_seq=older,
+            limit=limit,
+            most_bytes=MOST_BYTES,
+            after_each=rests.after_each,
+        ):
+            yield one.attempt["seq"], _entry(request, one)
 
     return reply(request, await _found(request, look))
 
@@ -87,12 +93,16 @@ async def egress(
     older = _older(request, before, before_seq)
     operator = visit_of(request).operator
 
-    def look() -> tuple[list[dict[str, Any]], int]:
-        found = server.trail().egress(
-            id_=execution_id, tenant=whose, verdict=verdict, before_seq=older, limit=limit
-        )
-        lines = [dict(cursors.shown(one, operator=operator) or {}) for one in found]
-        return lines, _oldest(found)
+    def look(rests: Rests) -> Iterator[tuple[int, dict[str, Any]]]:
+        for one in server.trail().egress(
+            id_=execution_id,
+            tenant=whose,
+            verdict=verdict,
+            before_seq=older,
+            limit=limit,
+            after_each=rests.after_each,
+        ):
+            yield one["seq"], dict(cursors.shown(one, operator=operator) or {})
 
     return reply(request, await _found(request, look))
 
@@ -125,11 +135,6 @@ def _entry(request: Request, found: Recorded) -> dict[str, Any]:
     return {**told, **parts}
 
 
-def _oldest(lines: Iterable[dict[str, Any]]) -> int:
-    """0 if there is none. A damaged line may have lost its number."""
-    return min((line["seq"] for line in lines if line["seq"] > 0), default=0)
-
-
 def _older(request: Request, before: str, before_seq: int | None) -> int | None:
     """Than which line."""
     server: Server = request.app.state.server
@@ -143,22 +148,30 @@ def _older(request: Request, before: str, before_seq: int | None) -> int | None:
 
 
 async def _found(
-    request: Request, look: Callable[[], tuple[list[dict[str, Any]], int]]
+    request: Request, look: Callable[[Rests], Iterable[tuple[int, dict[str, Any]]]]
 ) -> dict[str, Any]:
-    """Lines of the trail, which are held as long as they are read, and where they go on."""
+    """Lines of the trail, which are held as long as they are read, and where they go on. `look`:
+    each with its number, which a damaged line may have lost."""
     server: Server = request.app.state.server
     visit = visit_of(request)
     assert visit.tenant is not None
     held = await server.answers.hold(visit.tenant, _PARSED * MOST_BYTES)
     visit.after.append(held)
 
-    def weighed() -> tuple[list[dict[str, Any]], int, int]:
-        lines, last = look()
-        return lines, last, budget.weight(lines)
+    def read() -> tuple[list[dict[str, Any]], int, int]:
+        rests = Rests()
+        lines: list[dict[str, Any]] = []
+        oldest = weight = 0
+        for seq, line in look(rests):
+            lines.append(line)
+            oldest = min(seq, oldest or seq) if seq > 0 else oldest
+            weight += budget.weight(line)
+            rests.after_each()
+        return lines, oldest, weight
 
-    lines, last, weight = await threads.READING.do_for(visit.tenant.name, weighed)
+    lines, oldest, weight = await threads.READING.do_for(visit.tenant.name, read)
     held.shrink(weight)
-    return {"lines": lines, "next": server.cursors.make(last) if last else ""}
+    return {"lines": lines, "next": server.cursors.make(oldest) if oldest else ""}
 
 
 def _asking(request: Request) -> str:
