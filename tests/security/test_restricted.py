@@ -51,6 +51,26 @@ DENIED = {
     "guard": "_getattr_ = getattr",
     "breakpoint": "breakpoint()",
     "metaclass": "class A(metaclass=print): pass",
+    # What published ways out of RestrictedPython, and out of languages like it, are made of.
+    "frames of a generator": "g = (g.gi_frame.f_back.f_back for n in [1])",
+    "frames of a coroutine": "print.cr_frame",
+    "frame of a traceback": "e.tb_frame.f_globals",
+    "code of a function": "print.co_code",
+    "a group of exceptions": "try:\n    pass\nexcept* Exception:\n    pass",
+    "an annotation": "def f(x: ().__class__): pass",
+    "a variable's annotation": "x: ().__class__ = 1",
+    "match": "match 1:\n    case object(__class__=x): pass",
+    "a guard as an argument": "def f(_getattr_): pass",
+    "a guard as an exception": "try:\n    pass\nexcept Exception as _getattr_:\n    pass",
+    "a guard as a class": "class _write_: pass",
+    "a guard imported": "from math import sqrt as _getattr_",
+    "a guard in a loop": "for _getiter_ in [1]: pass",
+    "a guard in a with": "with open as _write_: pass",
+    "a guard by a walrus": "(_getattr_ := 1)",
+    "a guard deleted": "del _getattr_",
+    "a guard in a lambda": "lambda _getattr_: 1",
+    "a name that ends in roles": "x__roles__ = 1",
+    "nonlocal": "def f():\n    x = 1\n    def g():\n        nonlocal x",
 }
 
 
@@ -79,6 +99,36 @@ REFUSED = {
     "format of the type": ("str.format('{0.__class__}', 1)", "NotImplementedError"),
     "format_map": ("'{x.__class__}'.format_map({'x': 1})", "NotImplementedError"),
     "format by map": ("list(map(getattr('{0.__class__}', 'format'), [1]))", "NotImplementedError"),
+    "format in a wrapper": (
+        "from functools import cache\ncache(str).format('{0.__class__}', 1)",
+        "NotImplementedError",
+    ),
+    "format_map in a wrapper": (
+        "from functools import lru_cache\nlru_cache(1)(str).format_map",
+        "NotImplementedError",
+    ),
+    "what an error is about": (
+        "try:\n    len.nothing\nexcept AttributeError as error:\n    error.obj",
+        "NotImplementedError",
+    ),
+    "the same by getattr": (
+        "try:\n    len.nothing\nexcept AttributeError as error:\n    getattr(error, 'obj', 1)",
+        "NotImplementedError",
+    ),
+    "setattr of a dunder": (
+        "class A: pass\nclass B: pass\na = A()\nsetattr(a, '__class__', B)",
+        "AttributeError",
+    ),
+    "setattr of a dunder on a class": (
+        "class A: pass\nsetattr(A, '__getattr__', lambda self, name: 1)",
+        "AttributeError",
+    ),
+    "setattr with a strange name": (
+        "class S(str):\n    def startswith(self, x): return False\n"
+        "class A: pass\nsetattr(A(), S('__class__'), A)",
+        "TypeError",
+    ),
+    "delattr of a dunder": ("class A: pass\ndelattr(A, '__dict__')", "AttributeError"),
     "import": ("import os", "ImportError"),
     "import from": ("from sys import modules", "ImportError"),
     "import below": ("import collections.abc", "ImportError"),
@@ -104,6 +154,17 @@ def test_refused_while_it_runs(jar: Belljar, code: str, error: str) -> None:
     result = run(jar, f"print('ran')\n{code}\nprint('and went on')")
     assert (result.status, result.exit_code, result.stdout) == ("error", 1, "ran\n"), result.stderr
     assert result.error and result.error.name == error, result.stderr
+
+
+@pytest.mark.parametrize("fresh_exec", [False, True])
+@pytest.mark.parametrize("name", ["traceback", "random", "__future__", "typing", "sitecustomize"])
+def test_files_of_the_caller_are_no_modules(jar: Belljar, name: str, fresh_exec: bool) -> None:
+    """They are not restricted: one named as a module of the standard library would be run."""
+    files = {f"{name}.py": "print('unrestricted')", "RestrictedPython/__init__.py": "print('this')"}
+    code = "import random\nprint(random.choice([1]))\n1 / 0"
+    result = run(jar, code, files=files, fresh_exec=fresh_exec)
+    assert result.stdout == "1\n" and result.error, result.stderr
+    assert result.error.name == "ZeroDivisionError"
 
 
 def test_no_attribute_leads_to_the_interpreter(jar: Belljar) -> None:

@@ -5,14 +5,22 @@ wall and never one itself: it makes mistakes of harmless code harmless, and give
 to begin with. What it offers is these tables; everything else is absent.
 """
 
-from __future__ import annotations
+# ruff: noqa: E402
+import sys
+
+# Before any other import, that of __future__ too: what the caller sent along is data here, and a
+# file named traceback.py, or random.py, would be run without any restriction.
+sys.path[:] = [
+    entry
+    for entry in sys.path
+    if entry.startswith("/") and not entry.startswith(("/workspace", "/tmp", "/data"))
+]
 
 import builtins
 import collections
 import importlib
 import operator
 import re
-import sys
 import traceback
 import types
 from typing import Any, Callable, Dict, Optional, Tuple
@@ -66,6 +74,12 @@ MODULES = {
 }  # fmt: skip
 """What can be imported, and which names of it; PUBLIC: those it calls so itself."""
 
+CLOSED = (types.ModuleType, types.FrameType, types.TracebackType, types.CodeType)
+"""Whoever gets hold of one of these, from wherever, has none of its attributes: they lead to the
+interpreter."""
+FOLLOWING = ("format", "format_map")
+"""Methods of texts that follow attributes of any name."""
+
 WRITABLE = {
     dict, list, bytearray, collections.Counter, collections.OrderedDict, collections.defaultdict,
     collections.deque,
@@ -95,10 +109,11 @@ def namespace() -> Dict[str, Any]:
     """The globals of the code: the guards that its compiled form calls, and what it may use."""
     from RestrictedPython import Guards
 
-    get = Guards.safer_getattr_raise
+    get = _attribute(Guards.safer_getattr_raise)
     safe = dict(Guards.safe_builtins)
     safe.update({name: getattr(builtins, name) for name in BUILTINS if hasattr(builtins, name)})
     safe.update(__import__=_import, getattr=_getattr(get), hasattr=_hasattr(get))
+    safe.update({name: _named(safe[name]) for name in ("setattr", "delattr")})
     return {
         "__builtins__": safe,
         "__name__": "__main__",
@@ -139,6 +154,50 @@ IN_PLACE: Dict[str, Callable[[Any, Any], Any]] = {
     "|=": operator.ior,
     "^=": operator.ixor,
 }
+
+
+class _Shown(types.ModuleType):
+    """Of a module what the code may use."""
+
+
+def _attribute(get: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    """The library looks at names. Here what is asked counts, and what is found: both come from
+    places that no list of names foresees, such as the `obj` of an AttributeError, or the methods of
+    `str` in a wrapper around it."""
+
+    def guarded(item: Any, name: str) -> Any:
+        found = get(item, name)
+        if (
+            (issubclass(type(item), CLOSED) and type(item) is not _Shown)
+            or (name == "obj" and issubclass(type(item), AttributeError))
+            or _follows(found)
+        ):
+            raise NotImplementedError(f"{name!r} of this is not in the restricted language")
+        return found
+
+    return guarded
+
+
+def _follows(found: Any) -> bool:
+    if type(found) is types.MethodDescriptorType:
+        return found in (str.format, str.format_map)
+    if type(found) is types.BuiltinMethodType:
+        return found.__name__ in FOLLOWING and isinstance(found.__self__, str)
+    return False
+
+
+def _named(change: Callable[..., None]) -> Callable[..., None]:
+    """`setattr` and `delattr`, which the library lets through for any name of what is the code's
+    own: also `__class__`, and what the interpreter calls by itself."""
+
+    def guarded(item: Any, name: str, *value: Any) -> None:
+        if type(name) is not str:
+            raise TypeError("attribute names are texts")
+        if name.startswith("_"):
+            raise AttributeError(f"{name!r} begins with an underscore")
+        change(item, name, *value)
+
+    return guarded
 
 
 def _getattr(get: Callable[[Any, str], Any]) -> Callable[..., Any]:
@@ -184,7 +243,7 @@ def _import(
         known = ", ".join(sorted(MODULES))
         raise ImportError(f"{name!r} is not in the restricted language; there are: {known}")
     if name not in _imported:
-        module, shown = importlib.import_module(name), types.ModuleType(name)
+        module, shown = importlib.import_module(name), _Shown(name)
         names = MODULES[name] or getattr(module, "__all__", None) or dir(module)
         for item in names:
             value = getattr(module, item, None)
