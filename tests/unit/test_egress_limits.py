@@ -158,6 +158,28 @@ def test_f2_heavy_leases_have_one_step_between_them_in_a_turn() -> None:
     assert heaviest_last == [str(29 - at) for at in range(29)]
 
 
+def test_f2_there_is_one_long_step_in_a_turn_whoevers_it_is() -> None:
+    """Many leases that took nothing so far, each with one: together they must not stop the loop."""
+    done: list[str] = []
+
+    async def step(turns: Turns) -> None:
+        async with turns:
+            time.sleep(0.06)
+            done.append("long")
+
+    async def other() -> None:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        done.append("other")
+
+    async def all_at_once() -> None:
+        crowd = Crowd()
+        await asyncio.gather(*(step(Turns(account(), crowd)) for _ in range(14)), other())
+
+    asyncio.run(all_at_once())
+    assert done.index("other") < 6 and len(done) == 15
+
+
 def test_f2_a_heavy_lease_waits_while_others_have_something_to_do() -> None:
     done: list[str] = []
 

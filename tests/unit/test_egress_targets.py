@@ -52,6 +52,13 @@ def test_nothing_secret_of_an_address_is_told(read) -> None:
     assert "hidden" not in refusal.value.why
 
 
+def test_f2_no_address_takes_the_square_of_its_length() -> None:
+    """With as many characters as no head has: what takes the square of them does not end."""
+    for text in ("a" * 2_000_000, "a@" * 1_000_000, "/" * 2_000_000, "@" * 2_000_000):
+        with pytest.raises(Refusal):
+            targets.authority(text, None)
+
+
 def test_the_claimed_host_is_only_that() -> None:
     for text in ("http://me:hidden@h.example:1/x", "me:hidden@h.example:1", "ftp://h.example:1?a"):
         assert targets.claimed(text) == "h.example:1"

@@ -316,7 +316,9 @@ class Spellings:
                         form = self.forms[hit.order]
                         if form.check:
                             near = data[max(0, hit.start - SEEN_BYTES) : hit.start]
-                            form.check(before + near, head, data[end : end + AFTER_BYTES])
+                            if hit.start < SEEN_BYTES:
+                                near = (before + near)[-SEEN_BYTES:]
+                            form.check(near, head, data[end : end + AFTER_BYTES])
                         put = form.put
                         written = put if isinstance(put, bytes) else put(scan.units(hit))
                         done += [data[at : hit.start], written]

@@ -24,6 +24,7 @@ _HUNG_UP_S = 1.0
 _HUNG_UP_HALF_S = 60.0
 """A tunnel may be closed in one direction and go on in the other."""
 _SLICE_S = 0.002
+_LONG_S = 0.05
 _LIGHT_S = 3.0
 """Who did something within so long may have something to do."""
 _LOOK_S = 0.01
@@ -77,6 +78,16 @@ class Crowd:
         self._last_spent_s = 0.0
         self._latest: Account | None = None
         self._latest_at = self._before_at = 0.0
+        self.is_late = False
+        """A step in this turn of the loop was long, whoever's: the next one waits for the loop to
+        come round. Else many leases that are not heavy yet could have a long one each."""
+
+    def was_long(self) -> None:
+        self.is_late = True
+        asyncio.get_running_loop().call_soon(self._came_round)
+
+    def _came_round(self) -> None:
+        self.is_late = False
 
     def mark(self, account: Account, now: float) -> None:
         """One that is not heavy does something."""
@@ -151,6 +162,8 @@ class Turns:
         try:
             if self._account.ended:
                 raise self._account.ended
+            while self._crowd.is_late:
+                await asyncio.sleep(0)
             self._is_heavy = self._account.is_heavy
             if self._is_heavy and not self._crowd.enter(self._account):
                 await self._crowd.wait(self._account)
@@ -164,7 +177,10 @@ class Turns:
     async def __aexit__(self, *_: object) -> None:
         is_heavy = self._is_heavy
         try:
-            if time.monotonic() - self._began_at >= _SLICE_S:
+            took_s = time.monotonic() - self._began_at
+            if took_s >= _LONG_S:
+                self._crowd.was_long()
+            if took_s >= _SLICE_S:
                 await asyncio.sleep(0)
         finally:
             if is_heavy:

@@ -216,6 +216,8 @@ def _packings(host: str, headers: Headers) -> list[bytes]:
 
 
 _CHARSET = re.compile(rb"charset([^=]*)=[\s\"']*([^\s\"';,]*)", re.IGNORECASE)
+_LONGEST_TYPE = 1000
+"""The search goes through it again for each `charset` in it."""
 _LIKE_ASCII = re.compile(
     rb"(?:x-)?(?:utf-?8|utf-?16(?:[bl]e)?|(?:us-)?ascii|iso-?8859-[0-9]+|latin-?[0-9]+"
     rb"|(?:windows|cp)-?(?:125[0-9]|874|932|936|949|950|31j)|shift_?-?jis|sjis|euc-(?:jp|kr|tw|cn)"
@@ -226,6 +228,8 @@ _LIKE_ASCII = re.compile(
 
 
 def _is_readable(content_type: bytes) -> bool:
+    if len(content_type) > _LONGEST_TYPE:
+        return False
     named = _CHARSET.findall(content_type)
     return all(how.strip() == b"" and _LIKE_ASCII.fullmatch(one) for how, one in named)
 

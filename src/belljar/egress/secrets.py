@@ -34,7 +34,7 @@ from belljar.egress.spellings import (
     resizes,
     spellings,
 )
-from belljar.egress.surroundings import Kind, misread
+from belljar.egress.surroundings import CHARSET_FIELD, SEEN_BYTES, Kind, in_query
 from belljar.errors import InvalidRequest
 from belljar.network import MOST_SECRETS, SHORTEST_SECRET, Secret
 
@@ -225,7 +225,9 @@ class Keeper:
             headers = [one for one in headers if one[0].lower() not in _DROPPED]
             headers.append((b"Accept-Encoding", b"identity"))
         kinds = _all(headers, b"content-type")
-        kind = Kind.of(kinds, _all(headers, b"content-encoding"))
+        kind = Kind()
+        if any(one.body for one in own):
+            kind = Kind.of(kinds, _all(headers, b"content-encoding"))
         unmeasured = any(
             one.body and len(_spelled(one, kind.name)) != len(one.value) for one in own
         )
@@ -236,7 +238,7 @@ class Keeper:
 
         body = Outgoing(self._body(host, kind, own), check)
         rest = [(host.encode(), "the name of the host"), (method, "the method")]
-        target, left = _fill_query(own, target, Kind("form", unread=misread(kinds)))
+        target, left = _fill_query(own, target, kinds)
         rest.append((left, "the address"))
         filled: Headers = []
         used: list[Held] = []
@@ -299,9 +301,13 @@ class Keeper:
             for one, written in self._written:
                 refuse = partial(_raise, one, host if own else "another host")
                 forms += [form.refusing(refuse) for form in written]
-            found = Spellings(forms)
-            if not key[1].boundary:  # each body has another
-                self._bodies[key] = found
+            if kind.name == "form" and any(one.body for one in own):
+                # Also behind a value that was put in: what has come then is not a whole body.
+                forms += [
+                    form.refusing(partial(_raise_charset, host))
+                    for form in spellings(CHARSET_FIELD, CHARSET_FIELD)
+                ]
+            found = self._bodies[key] = Spellings(forms)
         return found
 
 
@@ -322,25 +328,34 @@ def _raise(one: Held, host: str) -> bytes:
     raise _refusal(one, "the body", host, tls=True)
 
 
+def _raise_charset(host: str) -> bytes:
+    raise blocked(
+        f"a form for {host}, which gets a secret in the body, names a character set in a field"
+    )
+
+
 def _check_place(
     one: Held, kind: Kind, where: str, before: bytes, head: bytes, after: bytes
 ) -> None:
     """Refuses a value where a host would not read it as it is."""
     if why := kind.trouble(before, head, after):
         raise blocked(
-            f"{one.variable} stands in {where}, {why}: the host would not read the value as it is"
+            f"{one.variable} stands in {where}, {why}: the host might not read the value as it is"
         )
 
 
-def _fill_query(own: Sequence[Held], target: bytes, kind: Kind) -> tuple[bytes, bytes]:
+def _fill_query(
+    own: Sequence[Held], target: bytes, content_types: Sequence[bytes]
+) -> tuple[bytes, bytes]:
     """The target with values, and what of it a placeholder may not stand in."""
     path, mark, query = target.partition(b"?")
     left = query
     for one in own:
-        if one.query:
+        if one.query and one.placeholder in left:
+            kind = in_query(query, content_types)
             before, *rest = left.split(one.placeholder)
             for further in rest:
-                _check_place(one, kind, "the query", before, b"", further)
+                _check_place(one, kind, "the query", before[-SEEN_BYTES:], b"", further[:1])
                 before += b"\xff" + further
             query = query.replace(one.placeholder, _percent_encoded(one.value))
             left = before

@@ -16,7 +16,6 @@ from .refusal import blocked
 _ABSOLUTE = re.compile(r"(?i:http)://([^/?#]+)((?:/|\?)[^#]*)?\Z")
 _BEHIND = re.compile(r"[/?#]")
 _BEHIND_PATH = re.compile(r"[?#]")
-_USER = re.compile(r"[^/]*@")
 _PORT = re.compile(r"[1-9][0-9]{0,4}\Z")
 _ADDRESS = re.compile(r"((?i:https?))://([^/?#]*)([^?#]*)(?:[?#].*)?", re.DOTALL)
 _NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -134,5 +133,6 @@ def transparent(given: Rules) -> list[str]:
 
 def _shown(text: str) -> str:
     """For the record, so without what is secret in addresses: user, password, query."""
-    text = _USER.sub("…@", text.partition("?")[0].partition("#")[0])
+    parts = [part.rpartition("@") for part in text.partition("?")[0].partition("#")[0].split("/")]
+    text = "/".join(f"…{at}{rest}" if at else rest for _, at, rest in parts)
     return repr(text[:80] + ("…" if len(text) > 80 else ""))
