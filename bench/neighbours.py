@@ -200,6 +200,58 @@ def small(target: Target) -> None:
     _flood(target, "/v1/runs", json.dumps([1] * 24_000).encode(), crowd=60)
 
 
+def ahead(target: Target) -> None:
+    """Requests sent ahead of their answers, all refused; every other crowd on new connections."""
+    asked = target.head("GET", "/v1/sandboxes/none") * 8
+
+    def one() -> None:
+        while True:
+            with contextlib.suppress(OSError), target.socket() as connection:
+                while True:
+                    connection.sendall(asked)
+                    got = b""
+                    while got.count(b"HTTP/1.1 ") < 8:
+                        if not (piece := connection.recv(MIB)):
+                            raise ConnectionError
+                        got += piece
+
+    def new() -> None:
+        while True:
+            with contextlib.suppress(OSError), target.socket() as connection:
+                connection.sendall(target.head("GET", "/v1/sandboxes/none"))
+                connection.recv(MIB)
+
+    threading.Thread(target=_crowd, args=(new, ENOUGH), daemon=True).start()
+    _crowd(one, ENOUGH)
+
+
+def full(target: Target) -> None:
+    """All connections taken, and more that come, and leave."""
+    idle = []
+    for _ in range(200):
+        connection = target.socket()
+        connection.sendall(target.head("GET", "/v1/usage"))
+        connection.recv(MIB)
+        idle.append(connection)
+
+    def come_and_go() -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                target.socket().close()
+
+    _crowd(come_and_go, ENOUGH)
+
+
+def usage(target: Target) -> None:
+    """What a tenant may ask about itself, after it did as much as it could."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), target.socket() as connection:
+            connection.sendall(target.head("POST", "/v1/runs", 2) + b"[]")
+            connection.recv(MIB)
+    _again_and_again(target, "GET", "/v1/usage")
+
+
 def messages(target: Target) -> None:
     """The largest messages to a WebSocket."""
     made = target.ask("POST", "/v1/sandboxes", {"environment": "base"})
@@ -302,6 +354,9 @@ ATTACKS: dict[str, Callable[[Target], None]] = {
     "plain": plain,
     "mcp": mcp,
     "small": small,
+    "ahead": ahead,
+    "full": full,
+    "usage": usage,
     "messages": messages,
     "answers": answers,
 }

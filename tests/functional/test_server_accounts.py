@@ -4,11 +4,13 @@ they may have. And what operators can end."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +250,54 @@ def test_f2_a_run_ends_with_the_key_that_asked_for_it(
     assert answer.status == 401 and b"key was removed" in answer.content
     until(lambda: not host.named(mark))
     assert server.ask("GET", "/v1/usage", key=other).status == 200, "one key, not its tenant"
+
+
+def test_f2_a_tool_call_ends_with_its_key(
+    server: Served, later: Callable[..., Future[Answer]]
+) -> None:
+    key = key_for(server, "agent")
+    mark = host.new_mark()
+    code = f"import ctypes, time; ctypes.CDLL(None).prctl(15, b'{mark}', 0, 0, 0); time.sleep(55)"
+    call = {"name": "run_code", "arguments": {"code": code, "timeout_s": 60}}
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+    headers = {"Accept": "application/json, text/event-stream"}
+    begin = {
+        **asked,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-03-26",
+            "capabilities": {},
+            "clientInfo": {"name": "a", "version": "1"},
+        },
+    }
+    begun = server.ask("POST", "/mcp", begin, key=key, headers=headers)
+    headers |= {"Mcp-Session-Id": begun.headers["mcp-session-id"]}
+    ended = later(server.ask, "POST", "/mcp", {**asked, "params": call}, key=key, headers=headers)
+    until(lambda: host.named(mark))
+    server.belljar("keys", "remove", key.split("_")[1])
+    until(lambda: not host.named(mark))
+    with pytest.raises((OSError, HTTPException)):
+        ended.result(50)
+
+
+def test_f2_an_upload_ends_with_its_key(server: Served) -> None:
+    key = key_for(server, "sender")
+    with contextlib.closing(HTTPConnection(server.url.removeprefix("http://"), timeout=50)) as sent:
+        sent.putrequest("POST", "/v1/datasets?name=slow")
+        for name, value in (
+            ("Authorization", f"Bearer {key}"),
+            ("Content-Type", "application/octet-stream"),
+            ("Content-Length", "1000000000"),
+        ):
+            sent.putheader(name, value)
+        sent.endheaders()
+        sent.send(b"x" * 100_000)
+        server.belljar("keys", "remove", key.split("_")[1])
+        with pytest.raises((OSError, HTTPException)):
+            for _ in range(600):
+                sent.send(b"x" * 100_000)
+                time.sleep(0.05)
+            raise AssertionError("it goes on")
 
 
 def test_f2_an_operator_sees_and_ends_any_sandbox_and_nobody_else_does(server: Served) -> None:

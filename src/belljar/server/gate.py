@@ -64,28 +64,34 @@ class Visit:
     """For connections that stay: whether the key is still one."""
     ran: bool = False
     """Code did, at least in part: whatever goes wrong from then on, nobody is told to try again."""
-    rest_s: float = 0.0
-    """How long nothing more is read from its connection: see `Refusals`."""
+    crowded: bool = False
+    """Its tenant has too many under way."""
     after: list[Callable[[], None]] = field(default_factory=list)
     """Done when the request is over: what its answer took is given back."""
 
 
 class Refusals:
     """What is refused at once takes time all the same, and no quota counts it. So a tenant that is
-    refused too often rests: its answer comes, and its next request is read a while later. A
-    connection that rests is idle, and gives way when somebody else needs one."""
+    refused too often rests: its next requests wait, on whichever connections they come."""
 
     def __init__(self) -> None:
         self._left: dict[str, tuple[float, float]] = {}
         """How many more, and when that was, by tenant."""
 
+    def one_more(self, tenant: str) -> None:
+        left = self._left_now(tenant) - 1
+        self._left[tenant] = (max(left, -REST_S * REFUSALS_PER_S), time.monotonic())
+
     def rest_s(self, tenant: str) -> float:
-        """After one more."""
+        """How long it still rests."""
+        if tenant not in self._left:  # as nearly all
+            return 0.0
+        return max(0.0, -self._left_now(tenant) / REFUSALS_PER_S)
+
+    def _left_now(self, tenant: str) -> float:
         now = time.monotonic()
         left, since = self._left.get(tenant, (REFUSALS_PER_S, now))
-        left = min(REFUSALS_PER_S, left + (now - since) * REFUSALS_PER_S) - 1
-        self._left[tenant] = (max(left, -REST_S * REFUSALS_PER_S), now)
-        return min(REST_S, max(0.0, -left / REFUSALS_PER_S))
+        return min(REFUSALS_PER_S, left + (now - since) * REFUSALS_PER_S)
 
 
 class Gate:
@@ -115,10 +121,11 @@ class Gate:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 own = [*_HEADERS, (b"x-request-id", visit.request_id.encode())]
-                if visit.tenant is None:  # an open connection is for those who have a key
+                if visit.tenant is None or visit.crowded:
+                    # An open connection is for those who have a key, and room.
                     own.append((b"connection", b"close"))
-                elif status >= 400:
-                    visit.rest_s = self._refusals.rest_s(visit.tenant.name)
+                if visit.tenant and status >= 400:
+                    self._refusals.one_more(visit.tenant.name)
                 message["headers"] = [*message.get("headers", ()), *own]
             elif len(message.get("body", b"")) > PIECE_BYTES:
                 await _in_pieces(message, send)
@@ -129,11 +136,13 @@ class Gate:
         try:
             try:
                 self._admit(scope, visit)
-                staying = self._stay(visit.tenant)
+                staying = self._stay(visit)
             except ApiError as error:
                 await answer(error, ran=False)(scope, receive, sending)
             else:
                 with staying:
+                    if visit.tenant and (rest_s := self._refusals.rest_s(visit.tenant.name)):
+                        await asyncio.sleep(rest_s)
                     await self._app(scope, receive, sending)
         except asyncio.CancelledError as cut:
             # The client went in the last moment, or the server ends: nobody above needs to know.
@@ -155,7 +164,7 @@ class Gate:
         visit = scope["belljar"] = Visit(request_id="")
         try:
             self._admit(scope, visit)
-            staying = self._stay(visit.tenant)
+            staying = self._stay(visit)
         except ApiError:
             await receive()
             await send({"type": "websocket.close", "code": 1008})
@@ -164,14 +173,15 @@ class Gate:
         with staying:
             await self._app(scope, receive, send)
 
-    def _stay(self, tenant: Tenant | None) -> AbstractContextManager[None]:
+    def _stay(self, visit: Visit) -> AbstractContextManager[None]:
         """Counts one more of the tenant's, or refuses it: connections are everybody's."""
-        if tenant is None:
+        if (tenant := visit.tenant) is None:
             return nullcontext()
         connections = self._server.settings.connections
         alone = self._server.sign_in is not None
         most = max(LEAST_SHARE, connections * 3 // 4 if alone else connections // 4)
         if self._under_way[tenant.name] >= most:
+            visit.crowded = True
             raise ApiError(
                 "quota_exceeded",
                 f"{most} requests and sockets are under way",

@@ -7,7 +7,6 @@ import asyncio
 import gc
 import signal
 import socket
-from collections import Counter
 from types import FrameType
 from typing import Any
 
@@ -103,6 +102,8 @@ class _Uvicorn(uvicorn.Server):
             for one in list(self.server_state.connections):
                 if isinstance(one, Reading):
                     one.look_at_close()
+                if isinstance(one, _Bounded):
+                    one.look_at_key()
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -113,7 +114,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 def _protocols(server: Server) -> tuple[type[HttpToolsProtocol], type[WebSocketsSansIOProtocol]]:
-    shared = {"belljar": server, "strangers": {}}
+    shared = {"belljar": server, "strangers": {}, "idle": {}, "closing": {}}
     return type("BelljarProtocol", (_Bounded,), shared), type("BelljarSockets", (_Socket,), shared)
 
 
@@ -182,6 +183,7 @@ class _Bounded(Stranger, HttpToolsProtocol):
         """Nothing that comes from now on is read."""
         self._answering: RequestResponseCycle | None = None
         """Not the newest one, if the client has sent requests ahead."""
+        self._is_keyless = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -193,29 +195,10 @@ class _Bounded(Stranger, HttpToolsProtocol):
             self.start_clock()
 
     def _found_room(self, most: int) -> bool:
-        """Closes a connection on which nothing is under way: a stranger's if there is one, else one
-        of the tenant that has the most of them; of these the one that was idle longest."""
-        everybody: list[Any] = list(self.connections)
-        closing = [
-            one for one in everybody if isinstance(one, Stranger) and one.transport.is_closing()
-        ]
-        if len(closing) > most // 4:  # their clients do not read what is left of the answer
-            min(closing, key=lambda one: one.idle_since).cut()
-        there = [one for one in everybody if one not in closing]
-        if len(there) <= most:
-            return True  # others close already
-        idle = [
-            one
-            for one in there
-            if isinstance(one, Stranger) and one is not self and one.may_give_way()
-        ]
-        if not idle:
-            return False
-        by_tenant = Counter(one.tenant_name for one in idle)
-        whose = "" if "" in by_tenant else by_tenant.most_common(1)[0][0]
-        mine = (one for one in idle if one.tenant_name == whose)
-        min(mine, key=lambda one: one.idle_since).give_way()
-        return True
+        if len(self.closing) > most // 4:  # their clients do not read what is left of the answer
+            next(iter(self.closing)).cut()
+        # Or others close already.
+        return len(self.connections) - len(self.closing) <= most or self.found_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if (cycle := self._answering) and not cycle.response_complete:
@@ -227,7 +210,8 @@ class _Bounded(Stranger, HttpToolsProtocol):
         if self._read_all or self.transport.is_closing():
             return
         if self._clock is None and self.may_give_way():
-            self.idle_since = self.loop.time()
+            if self.tenant_name:
+                self.is_idle()
             self.start_clock()
         if self._head_bytes > HEADER_BYTES:
             self._too_large()
@@ -318,10 +302,11 @@ class _Bounded(Stranger, HttpToolsProtocol):
         if self.cycle and self.cycle.response_complete:
             self.cycle.more_body = False
             self.stop_clock()
+            if self.tenant_name:
+                self.is_idle()
 
     def on_response_complete(self) -> None:
         more = self._answering is self.cycle and self.cycle.more_body
-        self.idle_since = self.loop.time()
         visit: Any = self._answering.scope.get("belljar") if self._answering else None
         self.tenant_name = visit.tenant.name if visit and visit.tenant else ""
         super().on_response_complete()
@@ -329,13 +314,19 @@ class _Bounded(Stranger, HttpToolsProtocol):
             return
         if more:
             self._clock = self.loop.call_later(LINGER_S, self.transport.close)
-        if visit and visit.rest_s:
-            self.flow.pause_reading()
-            self.loop.call_later(visit.rest_s, self._rested)
+        elif self.tenant_name and self.may_give_way():
+            self.is_idle()
 
-    def _rested(self) -> None:
-        if not self.transport.is_closing():
-            self.flow.resume_reading()
+    def look_at_key(self) -> None:
+        """What is still under way a while after its key was removed loses its client, and ends as
+        for any that goes: an upload, say, or a tool call. Runs are told why before (`waiting`)."""
+        cycle = self._answering
+        visit: Any = cycle.scope.get("belljar") if cycle and not cycle.response_complete else None
+        was, self._is_keyless = self._is_keyless, False
+        if visit and visit.tenant and not visit.still_valid():
+            self._is_keyless = True
+            if was:
+                self.cut()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, body("invalid_request", msg, "is it HTTP/1.1?"))

@@ -20,6 +20,9 @@ class Reading(asyncio.Protocol):
     """For a protocol of uvicorn, before its own class."""
 
     belljar: Server
+    closing: dict[Reading, None]
+    """That were closed and not yet read to their end, as last looked at; the same one for all
+    connections of a server."""
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
     patience = 1
@@ -39,6 +42,7 @@ class Reading(asyncio.Protocol):
         self._is_read()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.closing.pop(self, None)
         self._is_read()
         super().connection_lost(exc)
 
@@ -49,6 +53,7 @@ class Reading(asyncio.Protocol):
             now = self.loop.time()
             if self._closing_since is None:
                 self._closing_since = now
+                self.closing[self] = None
             elif now - self._closing_since >= self.belljar.settings.send_timeout_s:
                 self.cut()
 

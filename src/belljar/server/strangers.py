@@ -21,6 +21,8 @@ class Stranger(Reading):
 
     strangers: dict[str, dict[Stranger, None]]
     """By address, the oldest first; the same one for all connections of a server."""
+    idle: dict[str, dict[Stranger, None]]
+    """Between two requests, by tenant, the longest idle first; likewise."""
     client: tuple[str, int] | None
     tenant_name = ""
     """Whose key came last."""
@@ -47,11 +49,39 @@ class Stranger(Reading):
         there[self] = None
 
     def is_known(self) -> None:
-        """Or gone."""
-        if there := self.strangers.get(self._address):
-            there.pop(self, None)
-        if not there:
-            self.strangers.pop(self._address, None)
+        """Somebody's request is under way on it, or it is gone."""
+        for known, name in ((self.strangers, self._address), (self.idle, self.tenant_name)):
+            if there := known.get(name):
+                there.pop(self, None)
+            if not there:
+                known.pop(name, None)
+
+    def is_idle(self) -> None:
+        """A tenant's request was answered on it, and the next one may come, or begins to."""
+        self.idle_since = self.loop.time()
+        there = self.idle.setdefault(self.tenant_name, {})
+        there.pop(self, None)
+        there[self] = None
+        if len(there) > max(LEAST_STRANGERS, self.belljar.settings.connections // 4):
+            next(iter(there)).give_way()
+
+    def found_room(self) -> bool:
+        """Closes a connection on which nothing is under way: a stranger's if there is one, else one
+        of the tenant that has the most of them; of these the one that was idle longest. Nothing
+        here looks at every connection: those who come while all are taken would slow it down."""
+        oldest = [
+            next((one for one in there if one is not self), None)
+            for there in self.strangers.values()
+        ]
+        if strange := [one for one in oldest if one is not None]:
+            min(strange, key=lambda one: one.idle_since).give_way()
+        elif self.idle:
+            most = max(map(len, self.idle.values()))
+            there = next(there for there in self.idle.values() if len(there) == most)
+            next(iter(there)).give_way()
+        else:
+            return False
+        return True
 
     def give_way(self) -> None:
         self.is_known()

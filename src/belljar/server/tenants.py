@@ -217,7 +217,9 @@ class Tenant:
 
     def runs_last_minute(self) -> int:
         since = time.monotonic() - MINUTE_S
-        return sum(start > since for start in self._starts)
+        while self._starts and self._starts[0] <= since:
+            self._starts.popleft()
+        return len(self._starts)
 
 
 def today() -> int:
