@@ -226,7 +226,7 @@ def ahead(target: Target) -> None:
 
 
 def full(target: Target) -> None:
-    """All connections taken, and more that come, and leave."""
+    """All connections taken, and hundreds in a second that come, and leave."""
     idle = []
     for _ in range(200):
         connection = target.socket()
@@ -238,6 +238,7 @@ def full(target: Target) -> None:
         while True:
             with contextlib.suppress(OSError):
                 target.socket().close()
+            time.sleep(0.02)
 
     _crowd(come_and_go, ENOUGH)
 

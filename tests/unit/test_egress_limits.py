@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 
 import pytest
@@ -14,6 +15,7 @@ from belljar.egress.targets import Target
 from belljar.settings import Settings
 
 MINUTES = 60.0
+PLENTY_S = 60.0
 
 
 class Client:
@@ -220,6 +222,81 @@ def test_f2_who_leaves_in_the_moment_of_its_turn_passes_it_on() -> None:
         await asyncio.wait_for(staying, 60)
 
     asyncio.run(leave())
+
+
+def test_f2_who_was_cancelled_while_it_waited_takes_nothing_from_others() -> None:
+    """In the moment between: its task has not run since, and somebody else's step is over."""
+
+    async def play() -> None:
+        crowd = Crowd()
+        one, other = Turns(account(1.5), crowd), Turns(account(1.0), crowd)
+        entered = asyncio.Event()
+
+        async def step(turns: Turns) -> None:
+            async with turns:
+                entered.set()
+
+        async with one:
+            waiting = asyncio.create_task(step(other))
+            await asyncio.sleep(0)
+            waiting.cancel()
+        assert not entered.is_set()
+        async with asyncio.timeout(PLENTY_S):
+            await step(one)
+            await step(other)
+
+    asyncio.run(play())
+
+
+def test_f2_the_way_is_free_again_whoever_is_cancelled_when() -> None:
+    chance = random.Random(7)
+
+    async def play() -> None:
+        crowd = Crowd()
+        leases = [Turns(account(0.5 + at / 10), crowd) for at in range(6)]
+
+        async def step(turns: Turns) -> None:
+            for _ in range(3):
+                async with turns:
+                    time.sleep(0.001)
+                await turns.pass_on(0.0)
+
+        for _ in range(40):
+            tasks = [asyncio.create_task(step(chance.choice(leases))) for _ in range(12)]
+            for _ in range(chance.randrange(20)):
+                await asyncio.sleep(0)
+            for task in chance.sample(tasks, 8):
+                task.cancel()
+            async with asyncio.timeout(PLENTY_S):
+                ends = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(end is None or isinstance(end, asyncio.CancelledError) for end in ends)
+        assert not crowd._waiting and not crowd._is_taken
+
+    asyncio.run(play())
+
+
+def test_f2_one_that_rests_keeps_no_other_from_its_turn() -> None:
+    """The heaviest rests as long as others have something to do; a lighter one goes meanwhile."""
+    done: list[str] = []
+
+    async def play() -> None:
+        crowd = Crowd()
+        heaviest, lighter = account(2.0), account(0.5)
+        heaviest.charge(2.0)
+        crowd.mark(account(), time.monotonic())  # somebody who is not heavy
+        crowd.go_on(heaviest)  # now it rests for two seconds
+
+        async def step(whose: Account, name: str) -> None:
+            async with Turns(whose, crowd):
+                done.append(name)
+
+        first = asyncio.create_task(step(heaviest, "heaviest"))
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(PLENTY_S):
+            await asyncio.gather(first, step(lighter, "lighter"))
+
+    asyncio.run(play())
+    assert done == ["lighter", "heaviest"]
 
 
 def test_f2_who_takes_less_than_its_share_is_never_heavy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,13 @@ import h11
 
 from . import tunnel
 from .asking import Wanted
+from .bodies import Outgoing
 from .http import Event, Headers, Http, Odd, passed_on, values, without_quotes
 from .ledger import Attempt
 from .limits import Watched
 from .outlet import Outlet
 from .refusal import Refusal, blocked, failed
 from .scrubbing import Incoming
-from .secrets import Outgoing
 from .streams import Begun, Tcp
 from .targets import Target
 from .tls import Tls
@@ -113,7 +113,9 @@ class Exchange:
                     if passed:
                         await upstream.http.stream.write(_data(upstream.http, passed))
                 elif isinstance(event, h11.EndOfMessage):
-                    await upstream.http.stream.write(_finish(upstream, body, event))
+                    async with self._turns:
+                        rest = _finish(upstream, body, event)
+                    await upstream.http.stream.write(rest)
                     return
                 else:
                     raise blocked("the request broke off")

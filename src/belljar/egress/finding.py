@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from belljar.egress import steady
 from belljar.egress.escapes import ESCAPE, LONGEST_ESCAPE, Reading, Spans
-from belljar.egress.surroundings import AFTER_BYTES, HEAD_BYTES, SEEN_BYTES
+from belljar.egress.surroundings import AFTER_BYTES, SEEN_BYTES
 
 READINGS = 3
 """The data as it is, with its escapes undone, and with the escapes undone that are in that."""
@@ -71,9 +71,8 @@ class Unit(NamedTuple):
 
 NONE = Unit(b"", b"")
 Put = Callable[[Sequence[Unit]], bytes] | bytes
-Check = Callable[[bytes, bytes, bytes], None]
-"""Is told what stands before a find, how the data began, and what follows: as much of each as the
-stream keeps."""
+Check = Callable[[bytes, bytes], None]
+"""Is told what stands before a find, and what follows: as much of both as it needs."""
 
 
 class Form:
@@ -105,7 +104,7 @@ class Form:
         self.joined = joined
         self.longest_bytes = len(needle)
         self.check: Check | None = None
-        """Asked before a find is replaced."""
+        """Asked before a find is replaced; in something that is whole."""
         self._offset = _anchor(needle)
         self._anchor = needle[self._offset : self._offset + _ANCHOR]
         self.sought = steady.Needle(self._anchor)
@@ -295,12 +294,9 @@ class Spellings:
     def occur(self, data: bytes) -> bool:
         return self._is_possible(data) and any(_Scan(self, data).first_hits())
 
-    def advance(
-        self, data: bytes, *, until: int, covered: int = 0, before: bytes = b"", head: bytes = b""
-    ) -> Advance:
+    def advance(self, data: bytes, *, until: int, covered: int = 0) -> Advance:
         """What begins at `until` or later must wait. In place of the first `covered` bytes
-        something was passed on already; others may begin in them. `before` and `head`: what stands
-        before the data, and how all of it began."""
+        something was passed on already; others may begin in them."""
         at, finds = covered, 0
         done: list[bytes] = []
         if self._is_possible(data):
@@ -316,9 +312,7 @@ class Spellings:
                         form = self.forms[hit.order]
                         if form.check:
                             near = data[max(0, hit.start - SEEN_BYTES) : hit.start]
-                            if hit.start < SEEN_BYTES:
-                                near = (before + near)[-SEEN_BYTES:]
-                            form.check(near, head, data[end : end + AFTER_BYTES])
+                            form.check(near, data[end : end + AFTER_BYTES])
                         put = form.put
                         written = put if isinstance(put, bytes) else put(scan.units(hit))
                         done += [data[at : hit.start], written]
@@ -339,7 +333,6 @@ class Stream:
         self._spellings = spellings
         self._waiting = b""
         self._covered = 0
-        self._before = self._head = b""
         self.finds = 0
         """In what was fed last."""
 
@@ -348,8 +341,6 @@ class Stream:
             return data
         known, data = len(self._waiting), self._waiting + data
         self._waiting, self.finds = data, 0
-        if len(self._head) < HEAD_BYTES:
-            self._head += data[known : known + HEAD_BYTES - len(self._head)]
         until = self._decided(data, known)
         return self._advance(until) if until else b""
 
@@ -359,9 +350,8 @@ class Stream:
     def _advance(self, until: int) -> bytes:
         data = self._waiting
         done, self._waiting, self._covered, self.finds = self._spellings.advance(
-            data, until=until, covered=self._covered, before=self._before, head=self._head
+            data, until=until, covered=self._covered
         )
-        self._before = (self._before + data[: len(data) - len(self._waiting)])[-SEEN_BYTES:]
         return done
 
     def _decided(self, data: bytes, known: int) -> int:

@@ -28,9 +28,10 @@ _OTHER_METHOD = frozenset(
     b"x-http-method-override x-http-method x-method-override x-original-method x-forwarded-method "
     b"x-envoy-original-method".split()
 )
-_OTHER_PATH = frozenset(
-    b"x-original-url x-original-uri x-original-path x-rewrite-url x-rewrite-uri x-override-url "
-    b"x-forwarded-url x-forwarded-uri x-forwarded-path x-request-uri x-envoy-original-path".split()
+_OTHER_PATH = re.compile(
+    rb"x-(?:original|rewrite|override|envoy)-.*|(?:x-)?(?:script-name|path-info|request-uri)"
+    rb"|x-copy-from.*|.*-(?:copy|rename)-source.*"
+    rb"|x-forwarded-(?!(?:for|proto|protocol|host|port|scheme|ssl|by|server|client-cert)\Z).*"
 )
 """Some servers serve what is named there instead of what was asked for."""
 _ABOUT_THE_MESSAGE = frozenset(
@@ -209,7 +210,7 @@ def other_methods(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
 
 def check_one_path(headers: Iterable[tuple[bytes, bytes]]) -> None:
     """Where rules are about paths."""
-    if any(name.translate(_AS_READ) in _OTHER_PATH for name, _ in headers):
+    if any(_OTHER_PATH.fullmatch(name.translate(_AS_READ)) for name, _ in headers):
         raise blocked(
             "a request that names another path in a header, and a rule for this host has paths"
         )

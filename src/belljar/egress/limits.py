@@ -74,6 +74,7 @@ class Crowd:
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Future[None], Account] = {}
         self._is_taken = False
+        self._look_again: asyncio.TimerHandle | None = None
         self._rests_until = 0.0
         self._last_spent_s = 0.0
         self._latest: Account | None = None
@@ -104,21 +105,14 @@ class Crowd:
 
     async def wait(self, account: Account) -> None:
         """To be followed by `go_on`."""
-        if self._is_taken:
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting[turn] = account
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if self._waiting.pop(turn, None) is None:  # it was given the turn just now
-                    self.go_on(account)
-                raise
-        self._is_taken = True
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting[turn] = account
+        self._choose()
         try:
-            while self._rests(account):
-                await asyncio.sleep(_LOOK_S)
+            await turn
         except asyncio.CancelledError:
-            self.go_on(account)
+            if self._waiting.pop(turn, None) is None:  # it was given the turn just now
+                self.go_on(account)
             raise
 
     def go_on(self, account: Account) -> None:
@@ -126,11 +120,27 @@ class Crowd:
             now = time.monotonic()
             self._rests_until = max(now, self._rests_until) + min(_LONGEST_REST_S, owed_s)
             self._last_spent_s = account.spent_s
-        self._is_taken = bool(self._waiting)
-        if self._waiting:
-            turn = min(self._waiting, key=lambda one: self._waiting[one].spent_s)
+        self._is_taken = False
+        self._choose()
+
+    def _choose(self) -> None:
+        """Who goes next. Whoever has to rest keeps nobody from it; one that was cancelled leaves in
+        a moment."""
+        if self._is_taken:
+            return
+        there = [one for one in self._waiting.items() if not one[0].done()]
+        ready = [one for one in there if not self._rests(one[1])]
+        if ready:
+            turn, _ = min(ready, key=lambda one: one[1].spent_s)
             del self._waiting[turn]
+            self._is_taken = True
             turn.set_result(None)
+        elif there and not self._look_again:
+            self._look_again = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+    def _look(self) -> None:
+        self._look_again = None
+        self._choose()
 
     def _rests(self, account: Account) -> bool:
         if not self._rests_until:
@@ -183,9 +193,11 @@ class Turns:
             if took_s >= _SLICE_S:
                 await asyncio.sleep(0)
         finally:
-            if is_heavy:
-                self._crowd.go_on(self._account)
-            self._next.release()
+            try:
+                if is_heavy:
+                    self._crowd.go_on(self._account)
+            finally:
+                self._next.release()
 
     async def pass_on(self, since: float) -> float:
         """To be called again and again, with what it returned."""

@@ -23,8 +23,9 @@ from functools import cached_property, partial
 from itertools import accumulate
 from urllib.parse import quote, quote_plus
 
+from belljar.egress.bodies import LONGEST_BYTES, Filled, Outgoing
 from belljar.egress.escapes import begun, undone
-from belljar.egress.finding import Spellings, Stream
+from belljar.egress.finding import Spellings
 from belljar.egress.refusal import Refusal, blocked
 from belljar.egress.scrubbing import Headers, Incoming
 from belljar.egress.spellings import (
@@ -42,6 +43,9 @@ LONGEST_SECRET = 4096
 """It has to fit a header."""
 MOST_TOGETHER = 16_384
 """Characters of all secrets of a sandbox: the gateway prepares to find each in every spelling."""
+
+MOST_IN_BODY = 32
+"""Placeholders: each takes its time."""
 
 _ALPHABET = (string.ascii_letters + string.digits).encode()
 _LETTERS = bytes(_ALPHABET[byte % len(_ALPHABET)] for byte in range(256))
@@ -176,26 +180,6 @@ class Rewritten:
     body: Outgoing
 
 
-class Outgoing:
-    """The body of one request: placeholders replaced if that was asked for, else a Refusal, before
-    the last byte of one is passed on."""
-
-    def __init__(self, found: Spellings, check: Callable[[Headers], None]) -> None:
-        self._stream = Stream(found)
-        self._check = check
-
-    def feed(self, data: bytes) -> bytes:
-        return self._stream.feed(data)
-
-    def finish(self) -> bytes:
-        return self._stream.finish()
-
-    def trailers(self, headers: Headers) -> Headers:
-        """What stands after the body; never replaced."""
-        self._check(headers)
-        return headers
-
-
 class Keeper:
     """The secrets of one lease, in the gateway. What it raises is a Refusal."""
 
@@ -204,7 +188,7 @@ class Keeper:
         self._written = [(one, spellings(one.placeholder, one.placeholder)) for one in held]
         self._any = Spellings(form for _, forms in self._written for form in forms)
         self._owners = {id(form): one for one, forms in self._written for form in forms}
-        self._bodies: dict[tuple[str, Kind], Spellings] = {}
+        self._bodies: dict[tuple[str, Kind | None], Spellings] = {}
         self._values: dict[str, Spellings] = {}
 
     def guards(self, host: str) -> bool:
@@ -236,7 +220,7 @@ class Keeper:
             parts = [(b": ".join(one), "what follows the body") for one in trailers]
             self._refuse(parts, host, tls=tls)
 
-        body = Outgoing(self._body(host, kind, own), check)
+        body = self._outgoing(host, kind, own, check)
         rest = [(host.encode(), "the name of the host"), (method, "the method")]
         target, left = _fill_query(own, target, kinds)
         rest.append((left, "the address"))
@@ -285,30 +269,37 @@ class Keeper:
         where = next(where for end, (_, where) in zip(ends, parts, strict=True) if at < end)
         raise _refusal(self._owners[id(form)], where, host, tls=tls)
 
-    def _body(self, host: str, kind: Kind, own: Sequence[Held]) -> Spellings:
+    def _outgoing(
+        self, host: str, kind: Kind, own: Sequence[Held], check: Callable[[Headers], None]
+    ) -> Outgoing:
         # Names below a `*.` have no end: all hosts without a secret share one.
-        key = (host, kind) if own else ("", Kind())
-        if (found := self._bodies.get(key)) is None:
+        key = host if own else ""
+        if (stopped := self._bodies.get((key, None))) is None:
+            forms = [
+                form.refusing(partial(_raise, one, key or "another host"))
+                for one, written in self._written
+                for form in written
+            ]
+            stopped = self._bodies[key, None] = Spellings(forms)
+        filling = [one for one in own if one.body]
+        if not filling:
+            return Outgoing(stopped, check)
+        if (filled := self._bodies.get((key, kind))) is None:
             forms = [
                 exact(
                     one.placeholder,
                     _spelled(one, kind.name),
                     partial(_check_place, one, kind, "the body"),
                 )
-                for one in own
-                if one.body
+                for one in filling
             ]
-            for one, written in self._written:
-                refuse = partial(_raise, one, host if own else "another host")
-                forms += [form.refusing(refuse) for form in written]
-            if kind.name == "form" and any(one.body for one in own):
-                # Also behind a value that was put in: what has come then is not a whole body.
+            if kind.name == "form":
                 forms += [
                     form.refusing(partial(_raise_charset, host))
                     for form in spellings(CHARSET_FIELD, CHARSET_FIELD)
                 ]
-            found = self._bodies[key] = Spellings(forms)
-        return found
+            filled = self._bodies[key, kind] = Spellings([*forms, *stopped.forms])
+        return Filled(filled, stopped, check, partial(_check_whole, filling, kind))
 
 
 def _refusal(one: Held, where: str, host: str, *, tls: bool) -> Refusal:
@@ -325,6 +316,11 @@ def _refusal(one: Held, where: str, host: str, *, tls: bool) -> Refusal:
 
 
 def _raise(one: Held, host: str) -> bytes:
+    if one.host == host and one.body:
+        raise blocked(
+            f"{one.variable} stands in the body, but not as it is, or in one of more than "
+            f"{LONGEST_BYTES:,} bytes"
+        )
     raise _refusal(one, "the body", host, tls=True)
 
 
@@ -334,11 +330,19 @@ def _raise_charset(host: str) -> bytes:
     )
 
 
-def _check_place(
-    one: Held, kind: Kind, where: str, before: bytes, head: bytes, after: bytes
-) -> None:
+def _check_whole(own: Sequence[Held], kind: Kind, body: bytes) -> None:
+    """Refuses a body with a value in it that is something else than it says."""
+    counts = [(body.count(one.placeholder), one) for one in own]
+    if sum(count for count, _ in counts) > MOST_IN_BODY:
+        raise blocked(f"secrets stand in the body more than {MOST_IN_BODY} times")
+    for count, one in counts:
+        if count and (why := kind.unlike(body)):
+            raise blocked(f"{one.variable} stands in the body, {why}")
+
+
+def _check_place(one: Held, kind: Kind, where: str, before: bytes, after: bytes) -> None:
     """Refuses a value where a host would not read it as it is."""
-    if why := kind.trouble(before, head, after):
+    if why := kind.trouble(before, after):
         raise blocked(
             f"{one.variable} stands in {where}, {why}: the host might not read the value as it is"
         )
@@ -355,7 +359,7 @@ def _fill_query(
             kind = in_query(query, content_types)
             before, *rest = left.split(one.placeholder)
             for further in rest:
-                _check_place(one, kind, "the query", before[-SEEN_BYTES:], b"", further[:1])
+                _check_place(one, kind, "the query", before[-SEEN_BYTES:], further[:1])
                 before += b"\xff" + further
             query = query.replace(one.placeholder, _percent_encoded(one.value))
             left = before
@@ -409,7 +413,7 @@ def _spelled(one: Held, kind: str) -> bytes:
     """The value as it is written in a body of this kind."""
     if kind == "form":
         return quote_plus(one.value).encode()
-    return json.dumps(one.value.decode())[1:-1].encode() if kind == "json" else one.value
+    return json.dumps(one.value.decode())[1:-1].encode()
 
 
 def _unmeasured(headers: Headers) -> Headers:

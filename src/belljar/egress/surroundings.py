@@ -9,6 +9,7 @@ none: a placeholder is a whole text of JSON, or a whole field of a query or a fo
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -17,8 +18,6 @@ from belljar.egress.escapes import undone
 
 SEEN_BYTES = 128
 """Of what stands before a placeholder."""
-HEAD_BYTES = 4
-"""Of the beginning of a body."""
 AFTER_BYTES = 1
 """Of what stands behind it."""
 CHARSET_FIELD = b"_charset_"
@@ -32,9 +31,9 @@ _TYPE = re.compile(
 _PARAMETER = re.compile(rb";\s*([A-Za-z0-9-]+)=\"?([^\s\";]*)")
 _CHARSET = re.compile(rb"utf-?8|(?:us-)?ascii|iso-8859-1|latin-?1")
 """Letters, digits and signs are themselves in these, and no mark changes the one before it."""
-_JSON = re.compile(
-    rb"(?:application|text)/(?:[a-z0-9.+-]*[+-])?json(?:-[0-9.]+)?|application/(?:x-)?(?:ndjson|jsonl)"
-)
+_JSON = re.compile(rb"(?:application|text)/(?:[a-z0-9.+-]*[+-])?json(?:-[0-9.]+)?")
+_LINES = re.compile(rb"application/(?:x-)?(?:ndjson|jsonl|jsonlines)")
+_ASCII = re.compile(rb"[!-~]*")
 _FORM = b"application/x-www-form-urlencoded"
 _TEXT_BEGINS = re.compile(rb"(?:^|[\s:,\[])\"\Z")
 _FIELD_BEGINS = re.compile(rb"(?:^|&)[A-Za-z0-9_.\[\]-]{1,100}=\Z")
@@ -44,7 +43,7 @@ class Kind(NamedTuple):
     """How a host reads a body."""
 
     name: str = ""
-    """form or json; empty: in some other way."""
+    """form, json or lines (of JSON); empty: in some other way."""
     unread: str = ""
     """Why a value would not be read as it is, wherever it stood."""
 
@@ -59,15 +58,15 @@ class Kind(NamedTuple):
             return cls("form")
         if _JSON.fullmatch(kind):
             return cls("json")
+        if _LINES.fullmatch(kind):
+            return cls("lines")
         return cls(unread="whose Content-Type is neither JSON nor a form's")
 
-    def trouble(self, before: bytes, head: bytes = b"", after: bytes = b"") -> str:
+    def trouble(self, before: bytes, after: bytes) -> str:
         """Why a value may not stand there; empty if it may. `before`: the last bytes of what does;
-        `head`: how the body begins; `after`: the next byte, if there is one."""
+        `after`: the next byte, if there is one."""
         if self.unread:
             return self.unread
-        if b"\0" in head or head[:2] in (b"\xfe\xff", b"\xff\xfe"):
-            return "which is in UTF-16 or UTF-32"
         # What was cut off before it is not its beginning.
         before = before if len(before) < SEEN_BYTES else b"?" + before
         if self.name == "form":
@@ -75,6 +74,21 @@ class Kind(NamedTuple):
                 return "where it is not the whole value of a field"
         elif not _TEXT_BEGINS.search(before) or after != b'"':
             return "where it is not the whole of a quoted text"
+        return ""
+
+    def unlike(self, body: bytes) -> str:
+        """Why a body is not of this kind; empty if it is."""
+        if self.unread:
+            return self.unread
+        if self.name == "form":
+            return "" if _ASCII.fullmatch(body) else "which is not a form"
+        try:
+            text = body.decode()  # the host, too, reads UTF-8
+            for one in text.split("\n") if self.name == "lines" else (text,):
+                if one.strip() or self.name == "json":
+                    json.loads(one)
+        except (ValueError, RecursionError):
+            return "which is not JSON in UTF-8"
         return ""
 
 

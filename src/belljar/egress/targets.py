@@ -16,6 +16,7 @@ from .refusal import blocked
 _ABSOLUTE = re.compile(r"(?i:http)://([^/?#]+)((?:/|\?)[^#]*)?\Z")
 _BEHIND = re.compile(r"[/?#]")
 _BEHIND_PATH = re.compile(r"[?#]")
+_LONGEST_PATH = 8192
 _PORT = re.compile(r"[1-9][0-9]{0,4}\Z")
 _ADDRESS = re.compile(r"((?i:https?))://([^/?#]*)([^?#]*)(?:[?#].*)?", re.DOTALL)
 _NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -74,6 +75,8 @@ def origin(text: str, method: str) -> str:
 
 def clear_path(path: str) -> None:
     """Where rules are about paths, one that servers read in different ways is not let through."""
+    if len(path) > _LONGEST_PATH:  # marks behind each other are put in order, which takes long
+        raise blocked("the path is too long where a rule for this host has paths")
     if _NO_ESCAPE.search(path) or not all(map(_has_one_reading, path.split("/"))):
         raise blocked("the path can be read in several ways, and a rule for this host has paths")
 
