@@ -9,6 +9,7 @@ that of the quiet server, measured right before and after, and no request may fa
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import http.client
 import itertools
@@ -21,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -273,6 +275,47 @@ def messages(target: Target) -> None:
     _crowd(one, 4)
 
 
+def frames(target: Target) -> None:
+    """Frames of a WebSocket with nothing in them."""
+    made = target.ask("POST", "/v1/sandboxes", {"environment": "base"})
+    path = f"/v1/sandboxes/{made['id']}/socket"
+    key = base64.b64encode(os.urandom(16)).decode()
+    upgrade = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13")
+    asked = target.head("GET", path, 0, *upgrade, f"Sec-WebSocket-Key: {key}")
+    pongs = (b"\x8a\x80" + bytes(4)) * 43_000
+
+    def one() -> None:
+        while True:
+            with contextlib.suppress(OSError), target.socket() as connection:
+                connection.sendall(asked)
+                connection.recv(MIB)
+                while True:
+                    connection.sendall(pongs)
+
+    _crowd(one, 4)
+
+
+def chunks(target: Target) -> None:
+    """Bodies in chunks of one byte; every other without a key."""
+    tiny = b"1\r\nx\r\n" * 43_000
+
+    def one(target: Target) -> None:
+        lines = [
+            "POST /v1/datasets?name=chunks HTTP/1.1",
+            *("Host: localhost", f"Authorization: Bearer {target.key}"),
+            *("Content-Type: application/octet-stream", "Transfer-Encoding: chunked", "", ""),
+        ]
+        while True:
+            with contextlib.suppress(OSError), target.socket() as connection:
+                connection.sendall("\r\n".join(lines).encode())
+                while True:
+                    connection.sendall(tiny)
+
+    stranger = target._replace(key="none")
+    threading.Thread(target=_crowd, args=(partial(one, stranger), 4), daemon=True).start()
+    _crowd(partial(one, target), 4)
+
+
 def answers(target: Target) -> None:
     """The largest answers, read as fast as they come."""
     made = target.ask("POST", "/v1/sandboxes", {"environment": "base", "output_bytes": 8 * MIB})
@@ -359,6 +402,8 @@ ATTACKS: dict[str, Callable[[Target], None]] = {
     "full": full,
     "usage": usage,
     "messages": messages,
+    "frames": frames,
+    "chunks": chunks,
     "answers": answers,
 }
 

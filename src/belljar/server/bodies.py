@@ -94,7 +94,7 @@ class StrictRequest(Request):
                 found, weight = await read(self._server, self._tenant, content, self._model)
         except ApiError as error:
             if error.code == "invalid_request":
-                self._tenant.start()  # what is refused takes its time as well
+                self._tenant.start(runs=False)  # what is refused takes its time as well
             raise
         self._held.become(weight)
         return found

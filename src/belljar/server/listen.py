@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -25,6 +26,7 @@ from belljar.server.app import build
 from belljar.server.errors import body
 from belljar.server.reading import Reading
 from belljar.server.server import Server
+from belljar.server.slices import Sliced
 from belljar.server.strangers import Stranger
 
 HEADER_BYTES = 64 * 1024
@@ -32,9 +34,18 @@ MOST_PIPELINED = 8
 """Requests that a client sends ahead while an answer is under way."""
 MESSAGE_BYTES = 1 << 20
 """The largest that comes through a WebSocket."""
+MESSAGE_S = 0.0003
+"""What one counts as beside its bytes: somebody answers it."""
+MOST_FRAGMENTS = 4096
+"""Of a message: its bytes are bounded, and fragments of nothing have none."""
+MOST_FIELDS = 128
+"""Of a head: each is looked at several times."""
 UNREAD_BYTES = 1 << 18
 """Of an answer, in the kernel; it takes twice as much memory, and would take megabytes by itself,
 for each client that does not read."""
+UNREAD_MS = 60_000
+"""How long the kernel keeps what a client does not take, also when we have closed the connection
+and nobody counts it any more."""
 LINGER_S = 5.0
 """How long the rest of a refused body is thrown away before the connection is closed."""
 
@@ -47,6 +58,8 @@ def open_socket(host: str, port: int) -> socket.socket:
         listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD_BYTES)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
         listening.bind(address)
     except OSError as error:
         raise Unavailable(
@@ -114,11 +127,11 @@ class _Uvicorn(uvicorn.Server):
 
 
 def _protocols(server: Server) -> tuple[type[HttpToolsProtocol], type[WebSocketsSansIOProtocol]]:
-    shared = {"belljar": server, "strangers": {}, "idle": {}, "closing": {}}
+    shared = {"belljar": server, "strangers": {}, "idle": {}, "closing": {}, "resting_until": {}}
     return type("BelljarProtocol", (_Bounded,), shared), type("BelljarSockets", (_Socket,), shared)
 
 
-class _Socket(Stranger, WebSocketsSansIOProtocol):
+class _Socket(Sliced, Stranger, WebSocketsSansIOProtocol):
     """Who does not read is told first (see `Talk`), and then cut off. A long message is sent in
     fragments: those that have `more`, until it is false."""
 
@@ -131,12 +144,31 @@ class _Socket(Stranger, WebSocketsSansIOProtocol):
         self.is_strange()
         self.start_clock()
         try:
-            self.data_received(head)
+            self.read(head)
         except ValueError:  # a path that is not ASCII
             self.handshake_initiated = False
         if not self.handshake_initiated:
             why = "this is not a valid WebSocket handshake"
             _refuse(self.transport, 400, body("invalid_request", why, "see RFC 6455"))
+
+    def whose(self) -> str:
+        return _tenant_of(self.scope) if self.handshake_initiated else ""
+
+    def is_held_up(self) -> bool:
+        return self.read_paused
+
+    def read(self, data: bytes) -> None:
+        super().read(data)
+        if len(self.frames) > MOST_FRAGMENTS:
+            self.cut()
+
+    async def receive(self) -> Any:
+        received = await super().receive()
+        self.has_worked(MESSAGE_S)
+        if rest_s := self.rest_s():
+            await asyncio.sleep(rest_s)
+        self.go_on()
+        return received
 
     def may_give_way(self) -> bool:
         return not self._is_admitted()
@@ -146,10 +178,7 @@ class _Socket(Stranger, WebSocketsSansIOProtocol):
             self.cut()
 
     def _is_admitted(self) -> bool:
-        if self.close_sent or not self.handshake_initiated:
-            return False
-        visit: Any = self.scope.get("belljar")
-        return visit is not None and visit.tenant is not None
+        return not self.close_sent and self.whose() != ""
 
     async def send(self, message: Any) -> None:
         if self._is_admitted():
@@ -170,7 +199,18 @@ class _Socket(Stranger, WebSocketsSansIOProtocol):
         self.transport.write(b"".join(self.conn.data_to_send()))
 
 
-class _Bounded(Stranger, HttpToolsProtocol):
+class _Flow(FlowControl):
+    def __init__(self, transport: asyncio.Transport, reader: Sliced) -> None:
+        super().__init__(transport)
+        self._reader = reader
+
+    def resume_reading(self) -> None:
+        if self.read_paused:
+            super().resume_reading()
+            self._reader.loop.call_soon(self._reader.go_on)
+
+
+class _Bounded(Sliced, Stranger, HttpToolsProtocol):
     """A client may not hold a connection by sending slowly, nor memory by long headers or by not
     reading its answer; and a connection carries nothing behind a request whose end is in doubt."""
 
@@ -187,6 +227,7 @@ class _Bounded(Stranger, HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = _Flow(transport, self)
         most = self.belljar.settings.connections
         self.is_strange()
         if len(self.connections) > most and not self._found_room(most):
@@ -206,7 +247,14 @@ class _Bounded(Stranger, HttpToolsProtocol):
             cycle.message_event.set()
         super().connection_lost(exc)
 
-    def data_received(self, data: bytes) -> None:
+    def whose(self) -> str:
+        cycle = self._answering
+        return (_tenant_of(cycle.scope) if cycle else "") or self.tenant_name
+
+    def is_held_up(self) -> bool:
+        return self.flow.read_paused
+
+    def read(self, data: bytes) -> None:
         if self._read_all or self.transport.is_closing():
             return
         if self._clock is None and self.may_give_way():
@@ -217,7 +265,7 @@ class _Bounded(Stranger, HttpToolsProtocol):
             self._too_large()
             return
         self._head_bytes += len(data)
-        super().data_received(data)
+        super().read(data)
 
     def on_message_begin(self) -> None:
         self._in_head = True
@@ -226,8 +274,12 @@ class _Bounded(Stranger, HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Fields behind a chunked body come here as well. They are dropped: a proxy in front checks
         and strips headers, and passes these on."""
-        if self._in_head:
-            super().on_header(name, value)
+        if not self._in_head or self._read_all:
+            return
+        super().on_header(name, value)
+        if len(self.headers) > MOST_FIELDS:
+            self._read_all = True
+            self._too_large()
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -307,8 +359,7 @@ class _Bounded(Stranger, HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         more = self._answering is self.cycle and self.cycle.more_body
-        visit: Any = self._answering.scope.get("belljar") if self._answering else None
-        self.tenant_name = visit.tenant.name if visit and visit.tenant else ""
+        self.tenant_name = _tenant_of(self._answering.scope) if self._answering else ""
         super().on_response_complete()
         if self.transport.is_closing():
             return
@@ -374,6 +425,12 @@ _NO_UPGRADE = body(
     "CONNECT, and Upgrade with a body, are not served",
     "send no Upgrade header; this server speaks HTTP/1.1",
 )
+
+
+def _tenant_of(scope: Any) -> str:
+    """The name; empty if there is none, or nobody knows yet."""
+    visit = scope.get("belljar")
+    return visit.tenant.name if visit and visit.tenant else ""
 
 
 def _refuse(transport: asyncio.Transport, status: int, content: bytes) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+import time
 from typing import Any, TextIO, cast
 
 import structlog
@@ -41,6 +42,25 @@ class Outsiders(logging.Filter):
             return False
         record.args = None  # a method's or a session's name, a path: all of them a client's words
         return True
+
+
+class Trickle:
+    """For lines that anybody can cause: so many in a second, and of the rest their number."""
+
+    def __init__(self, per_s: int) -> None:
+        self._per_s = per_s
+        self._second = 0
+        self._count = 0
+
+    def skipped(self) -> int | None:
+        """None if this one is not written; else how many were not, before it."""
+        second = int(time.monotonic())
+        before = 0
+        if second != self._second:
+            before, self._second = max(0, self._count - self._per_s), second
+            self._count = 0
+        self._count += 1
+        return before if self._count <= self._per_s else None
 
 
 def configure(*, form: str, level: str) -> None:

@@ -213,7 +213,7 @@ class UsageAnswer(_Answer):
     running: int
     queued: int
     runs: int = Field(description="Since the server started.")
-    runs_last_minute: int
+    runs_last_minute: int = Field(description="All that counts for `runs_per_minute`.")
     cpu_s_today: float
 
 

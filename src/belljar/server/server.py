@@ -21,6 +21,7 @@ from belljar.server.datasets import Datasets
 from belljar.server.errors import ApiError
 from belljar.server.gate import Visit
 from belljar.server.keys import KEYS_LATE_S, Keyring
+from belljar.server.logs import Trickle
 from belljar.server.metrics import Metrics
 from belljar.server.parsers import Parsers
 from belljar.server.sandboxes import Book
@@ -37,6 +38,7 @@ REFRESH_S = 1.0
 SAVE_S = 0.5
 """How often what was used is written down: a server that is killed forgets what was used since."""
 RETRY_S = 5.0
+STRANGERS_LOGGED_PER_S = 20
 log = structlog.get_logger("belljar.server")
 
 
@@ -88,6 +90,7 @@ class Server:
         self._trail_trouble = ""
         self._opening = threading.Lock()
         self._loose: set[asyncio.Task[None]] = set()
+        self._strangers_log = Trickle(STRANGERS_LOGGED_PER_S)
         self.waiting: dict[Callable[[ApiError], None], Visit] = {}
         """What ends a request that is waited for, by the reason → whose it is."""
 
@@ -203,6 +206,11 @@ class Server:
             log.error("failed", request_id=visit.request_id, route=route, exc_info=failure)
         if self.settings.access_log:
             client = scope.get("client")
+            more = {}
+            if visit.tenant is None:
+                if (skipped := self._strangers_log.skipped()) is None:
+                    return
+                more = {"not_logged_before": skipped} if skipped else {}
             log.info(
                 "request",
                 request_id=visit.request_id,
@@ -212,6 +220,7 @@ class Server:
                 ms=round(seconds * 1000, 2),
                 tenant=visit.tenant.name if visit.tenant else "",
                 client=client[0] if client else "",
+                **more,
             )
 
     async def _warm(self) -> None:

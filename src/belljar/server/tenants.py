@@ -149,8 +149,9 @@ class Tenant:
         """The most time of one run, by the operator's maxima and its own."""
         return min(maxima.timeout_s, self.quotas.maxima.get("timeout_s", maxima.timeout_s))
 
-    def start(self, number: int = 1) -> None:
-        """Counts a run, or so many, or refuses them."""
+    def start(self, number: int = 1, *, runs: bool = True) -> None:
+        """Counts a run, or so many, or refuses them. `runs`: whether they are told as such; what is
+        refused for its form counts against the quota all the same."""
         self.check()
         if self.out_of_cpu():
             raise OutOfCpu(self.quotas.cpu_s_per_day, time.time())
@@ -169,7 +170,7 @@ class Tenant:
                 retry_after_s=max(1, math.ceil(_free_at(starts, most - number) + MINUTE_S - now)),
             )
         starts.extend([now] * number)
-        self.runs += number
+        self.runs += number if runs else 0
 
     def check(self) -> None:
         """Whether it may begin anything."""

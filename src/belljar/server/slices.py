@@ -1,0 +1,107 @@
+"""What clients send is read in small slices, and whoever sent it rests after what that took.
+
+A frame of a WebSocket can have six bytes, and so can a chunk of a body. All that arrives at once
+would be read at once: tens of thousands of them, each of which takes as long as a small request,
+and no quota counts them.
+"""
+
+from __future__ import annotations
+
+import time
+from asyncio import TimerHandle
+from typing import Any
+
+from belljar.server.reading import Reading
+
+SMALL_BYTES, LARGE_BYTES = 1024, 8192
+"""Of a slice: the larger one behind one that took little."""
+LITTLE_S = 0.0001
+WORK_S, REST = 0.001, 2
+"""After so much work comes a rest, so many times as long."""
+MOST_REST_S = 2.0
+
+
+class Sliced(Reading):
+    """For a protocol of uvicorn, before its own class."""
+
+    resting_until: dict[str, float]
+    """By tenant; the same one for all connections of a server."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._arrived = bytearray()
+        self._slice_bytes = SMALL_BYTES
+        self._later: TimerHandle | None = None
+        self._is_pausing = False
+        self._resting_until = 0.0
+        """Where nobody has shown a key."""
+
+    def whose(self) -> str:
+        """The tenant's name; empty before it is known."""
+        raise NotImplementedError
+
+    def is_held_up(self) -> bool:
+        """Whether what was read waits for the application."""
+        raise NotImplementedError
+
+    def read(self, data: bytes) -> None:
+        """One slice."""
+        super().data_received(data)
+
+    def data_received(self, data: bytes) -> None:
+        self._arrived += data
+        self.go_on()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._later:
+            self._later.cancel()
+        self._arrived.clear()
+        super().connection_lost(exc)
+
+    def go_on(self) -> None:
+        """With what has come: as far as it is wanted, and may be read now."""
+        if self._later:
+            return
+        worked_s = 0.0
+        while self._arrived and not self.is_held_up() and not self.transport.is_closing():
+            if worked_s >= WORK_S or self.rest_s():
+                break
+            piece = bytes(self._arrived[: self._slice_bytes])
+            del self._arrived[: self._slice_bytes]
+            began = time.perf_counter()
+            self.read(piece)
+            took_s = time.perf_counter() - began
+            self._slice_bytes = LARGE_BYTES if took_s < LITTLE_S else SMALL_BYTES
+            worked_s += took_s
+        self.has_worked(worked_s)
+        if self.transport.is_closing():
+            return
+        if self._arrived and not self._is_pausing:
+            self._is_pausing = True
+            self.transport.pause_reading()
+        if self._arrived and not self.is_held_up():
+            self._later = self.loop.call_later(self.rest_s(), self._look_again)
+        elif not self._arrived and self._is_pausing:
+            self._is_pausing = False
+            if not self.is_held_up():
+                self.transport.resume_reading()
+
+    def _look_again(self) -> None:
+        self._later = None
+        self.go_on()
+
+    def has_worked(self, worked_s: float) -> None:
+        now, whose = self.loop.time(), self.whose()
+        until = self.resting_until.get(whose, now) if whose else self._resting_until
+        until = min(now + MOST_REST_S, max(now, until) + REST * worked_s)
+        if whose:
+            self.resting_until[whose] = until
+        else:
+            self._resting_until = until
+
+    def rest_s(self) -> float:
+        """How long it still rests. Little is not worth a timer."""
+        whose = self.whose()
+        until = self.resting_until.get(whose, 0.0) if whose else self._resting_until
+        rest_s = until - self.loop.time()
+        return rest_s if rest_s > WORK_S else 0.0
