@@ -24,8 +24,9 @@ T = TypeVar("T")
 
 class Threads:
     """At most `most` threads for one purpose, started when they are needed, and gone when there is
-    nothing to do. Each tenant has at most `each` of them; the rest of its work waits without a
-    thread. There is no way to use one without saying for whom: `OURS` is one of them."""
+    nothing to do, unless all of them stay. Each tenant has at most `each` of them; the rest of its
+    work waits without a thread. There is no way to use one without saying for whom: `OURS` is one
+    of them."""
 
     def __init__(self, name: str, most: int, *, each: int) -> None:
         self._name = name
@@ -125,9 +126,19 @@ class Threads:
     def _ended(self, _: Future[Any]) -> None:
         with self._turn:
             self._under_way -= 1
-            if not self._under_way and self._executor:
+            if not self._under_way and self._executor and not _stay:
                 self._executor.shutdown(wait=False)
                 self._executor = None
+
+
+_stay = False
+
+
+def stay() -> None:
+    """For a process that is there for long: threads that are idle do not end, since the loop waits
+    until a new one has started."""
+    global _stay
+    _stay = True
 
 
 class Rests:

@@ -211,7 +211,7 @@ def _checked(found: Any, model: type[BaseModel] | None) -> Any:
         raise refusal(error) from None
 
 
-def _weighed(marshalled: bytes, model: type[BaseModel] | None) -> tuple[Any, int]:
+def _weighed(marshalled: bytearray, model: type[BaseModel] | None) -> tuple[Any, int]:
     found = _checked(marshal.loads(marshalled), model)
     return found, COPIES * budget.weight(found)
 

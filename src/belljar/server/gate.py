@@ -65,7 +65,7 @@ class Visit:
     ran: bool = False
     """Code did, at least in part: whatever goes wrong from then on, nobody is told to try again."""
     crowded: bool = False
-    """Its tenant has too many under way."""
+    """Its tenant has too many under way: its connection is not read from for a while."""
     after: list[Callable[[], None]] = field(default_factory=list)
     """Done when the request is over: what its answer took is given back."""
 
@@ -121,10 +121,9 @@ class Gate:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 own = [*_HEADERS, (b"x-request-id", visit.request_id.encode())]
-                if visit.tenant is None or visit.crowded:
-                    # An open connection is for those who have a key, and room.
+                if visit.tenant is None:  # an open connection is for those who have a key
                     own.append((b"connection", b"close"))
-                if visit.tenant and status >= 400:
+                elif status >= 400:
                     self._refusals.one_more(visit.tenant.name)
                 message["headers"] = [*message.get("headers", ()), *own]
             elif len(message.get("body", b"")) > PIECE_BYTES:

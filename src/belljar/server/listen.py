@@ -21,6 +21,7 @@ from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidState
 
+from belljar import threads
 from belljar.errors import Unavailable
 from belljar.server.app import build
 from belljar.server.errors import body
@@ -46,6 +47,8 @@ for each client that does not read."""
 UNREAD_MS = 60_000
 """How long the kernel keeps what a client does not take, also when we have closed the connection
 and nobody counts it any more."""
+CROWDED_S = 1.0
+"""How long nothing more is read from a connection whose tenant has too many requests under way."""
 LINGER_S = 5.0
 """How long the rest of a refused body is thrown away before the connection is closed."""
 
@@ -93,6 +96,7 @@ def serve(server: Server, listening: socket.socket) -> bool:
     # then for tens of milliseconds.
     gc.collect()
     gc.freeze()
+    threads.stay()
     _Uvicorn(config, server).run(sockets=[listening])
     return not server.failed
 
@@ -359,6 +363,8 @@ class _Bounded(Sliced, Stranger, HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         more = self._answering is self.cycle and self.cycle.more_body
+        visit: Any = self._answering.scope.get("belljar") if self._answering else None
+        crowded = visit is not None and visit.crowded
         self.tenant_name = _tenant_of(self._answering.scope) if self._answering else ""
         super().on_response_complete()
         if self.transport.is_closing():
@@ -367,6 +373,13 @@ class _Bounded(Sliced, Stranger, HttpToolsProtocol):
             self._clock = self.loop.call_later(LINGER_S, self.transport.close)
         elif self.tenant_name and self.may_give_way():
             self.is_idle()
+        if crowded:
+            self.flow.pause_reading()
+            self.loop.call_later(CROWDED_S, self._rested)
+
+    def _rested(self) -> None:
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
 
     def look_at_key(self) -> None:
         """What is still under way a while after its key was removed loses its client, and ends as

@@ -21,7 +21,8 @@ from belljar.server.strict_json import NotRead
 PROCESSES = 2
 LONGEST_S = 30.0
 """For one text. The worst takes a second; on a machine with too much to do, longer."""
-_LOST = (asyncio.IncompleteReadError, ConnectionError)
+_Answer = tuple[int, bytearray]
+_PIECE_BYTES = 1 << 18
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 _START = """\
 import sys
@@ -41,9 +42,9 @@ class Parsers:
     def __init__(self) -> None:
         self._turns = asyncio.Semaphore(PROCESSES)
         self._idle: list[_Parser] = []
-        self._parsing: set[asyncio.Task[bytes]] = set()
+        self._parsing: set[asyncio.Task[_Answer]] = set()
 
-    async def parse(self, text: bytes | bytearray) -> bytes:
+    async def parse(self, text: bytes | bytearray) -> bytearray:
         """What was read from it, marshalled; NotRead if it is no JSON, else Unread."""
         await self._turns.acquire()
         # To its end, also if nobody waits for it any more: a process in the middle of something
@@ -51,21 +52,21 @@ class Parsers:
         task = asyncio.create_task(self._parse(text))
         self._parsing.add(task)
         task.add_done_callback(self._over)
-        answer = await asyncio.shield(task)
-        if answer[0] != READ:
-            raise NotRead(answer[1:].decode("utf-8", "replace"))
-        return answer[1:]
+        status, answer = await asyncio.shield(task)
+        if status != READ:
+            raise NotRead(answer.decode("utf-8", "replace"))
+        return answer
 
-    async def _parse(self, text: bytes | bytearray) -> bytes:
+    async def _parse(self, text: bytes | bytearray) -> _Answer:
         try:
             if self._idle:
-                with contextlib.suppress(*_LOST):  # while it was idle, say, for want of memory
+                with contextlib.suppress(ConnectionError):  # lost while it was idle
                     return await self._ask(self._idle.pop(), text)
             return await self._ask(await _Parser.start(), text)
-        except (asyncio.IncompleteReadError, OSError):  # too late, or none could be started
+        except OSError:  # too late, or none could be started
             raise Unread from None
 
-    async def _ask(self, parser: _Parser, text: bytes | bytearray) -> bytes:
+    async def _ask(self, parser: _Parser, text: bytes | bytearray) -> _Answer:
         try:
             async with asyncio.timeout(LONGEST_S):
                 answer = await parser.ask(text)
@@ -75,7 +76,7 @@ class Parsers:
         self._idle.append(parser)
         return answer
 
-    def _over(self, task: asyncio.Task[bytes]) -> None:
+    def _over(self, task: asyncio.Task[_Answer]) -> None:
         self._turns.release()
         self._parsing.discard(task)
         if not task.cancelled():
@@ -91,31 +92,39 @@ class Parsers:
 
 
 class _Parser:
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
+    """Texts and answers are not copied on their way: others would feel it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], ours: socket.socket) -> None:
         self._process = process
-        self._reader = reader
-        self._writer = writer
+        self._socket = ours
 
     @classmethod
     async def start(cls) -> _Parser:
         process, ours = await threads.ENGINES.take_for(threads.OURS, _discard, _launch)
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
-        return cls(process, reader, writer)
+        ours.setblocking(False)
+        return cls(process, ours)
 
-    async def ask(self, text: bytes | bytearray) -> bytes:
-        self._writer.write(LENGTH.pack(len(text)))
-        self._writer.write(text)
-        await self._writer.drain()
-        (length,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
-        return await self._reader.readexactly(length)
+    async def ask(self, text: bytes | bytearray) -> _Answer:
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(self._socket, LENGTH.pack(len(text)))
+        await loop.sock_sendall(self._socket, text)
+        head = await self._read(LENGTH.size + 1)
+        (length,) = LENGTH.unpack_from(head)
+        return head[-1], await self._read(length - 1)
+
+    async def _read(self, size: int) -> bytearray:
+        loop = asyncio.get_running_loop()
+        found = bytearray(size)
+        left = memoryview(found)
+        while left:
+            count = await loop.sock_recv_into(self._socket, left[:_PIECE_BYTES])
+            if not count:
+                raise ConnectionResetError
+            left = left[count:]
+        return found
 
     def kill(self) -> None:
-        self._writer.transport.abort()
+        self._socket.close()
         self._process.kill()
         self._process.wait()
 

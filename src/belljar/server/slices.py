@@ -19,13 +19,15 @@ LITTLE_S = 0.0001
 WORK_S, REST = 0.001, 2
 """After so much work comes a rest, so many times as long."""
 MOST_REST_S = 2.0
+_HEAD_ENDS = b"\r\n\r\n"
+_STRANGERS = ""
 
 
 class Sliced(Reading):
     """For a protocol of uvicorn, before its own class."""
 
     resting_until: dict[str, float]
-    """By tenant; the same one for all connections of a server."""
+    """By tenant, and of all strangers together; the same one for all connections of a server."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -33,8 +35,8 @@ class Sliced(Reading):
         self._slice_bytes = SMALL_BYTES
         self._later: TimerHandle | None = None
         self._is_pausing = False
-        self._resting_until = 0.0
-        """Where nobody has shown a key."""
+        self._is_new = True
+        """Nothing was read from it yet."""
 
     def whose(self) -> str:
         """The tenant's name; empty before it is known."""
@@ -64,15 +66,18 @@ class Sliced(Reading):
             return
         worked_s = 0.0
         while self._arrived and not self.is_held_up() and not self.transport.is_closing():
-            if worked_s >= WORK_S or self.rest_s():
+            if worked_s >= WORK_S or (self.rest_s() and not self._is_new):
                 break
-            piece = bytes(self._arrived[: self._slice_bytes])
-            del self._arrived[: self._slice_bytes]
+            size = self._next_bytes()
+            piece = bytes(self._arrived[:size])
+            del self._arrived[:size]
             began = time.perf_counter()
             self.read(piece)
             took_s = time.perf_counter() - began
             self._slice_bytes = LARGE_BYTES if took_s < LITTLE_S else SMALL_BYTES
             worked_s += took_s
+            if self.whose() == _STRANGERS:
+                break  # first the gate looks who that is
         self.has_worked(worked_s)
         if self.transport.is_closing():
             return
@@ -86,22 +91,26 @@ class Sliced(Reading):
             if not self.is_held_up():
                 self.transport.resume_reading()
 
+    def _next_bytes(self) -> int:
+        """The head of the first request comes at once, unless it is very long: strangers rest all
+        together, and whoever has a key is one until that was read."""
+        if self._is_new:
+            self._is_new = False
+            head = self._arrived.find(_HEAD_ENDS, 0, LARGE_BYTES)
+            if head >= 0:
+                return head + len(_HEAD_ENDS)
+        return self._slice_bytes
+
     def _look_again(self) -> None:
         self._later = None
         self.go_on()
 
     def has_worked(self, worked_s: float) -> None:
         now, whose = self.loop.time(), self.whose()
-        until = self.resting_until.get(whose, now) if whose else self._resting_until
-        until = min(now + MOST_REST_S, max(now, until) + REST * worked_s)
-        if whose:
-            self.resting_until[whose] = until
-        else:
-            self._resting_until = until
+        until = max(now, self.resting_until.get(whose, now)) + REST * worked_s
+        self.resting_until[whose] = min(now + MOST_REST_S, until)
 
     def rest_s(self) -> float:
         """How long it still rests. Little is not worth a timer."""
-        whose = self.whose()
-        until = self.resting_until.get(whose, 0.0) if whose else self._resting_until
-        rest_s = until - self.loop.time()
+        rest_s = self.resting_until.get(self.whose(), 0.0) - self.loop.time()
         return rest_s if rest_s > WORK_S else 0.0
