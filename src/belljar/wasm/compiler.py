@@ -1,19 +1,18 @@
 """From a module's text or binary to machine code; as a program, in a process that may be lost.
 
-    compiler.py FUEL MEMORY_BYTES CPU_S < module
+    compiler.py FUEL MEMORY_BYTES CPU_S DESCRIPTOR < module
 
-writes `+`, the length of the binary (4 bytes), the binary and the compiled module; or `-` and why
-there is none. It imports nothing of Belljar: its process has wasmtime on its path and no more.
+writes the machine code to the file of that descriptor, and `+` and the module's binary to its
+output; or `-` and why there is none. It imports nothing of Belljar: its process has wasmtime on its
+path and no more.
 """
 
 from __future__ import annotations
 
 import resource
-import struct
 import sys
 from typing import Any
 
-LENGTH = struct.Struct(">I")
 MADE, REFUSED = b"+", b"-"
 MOST_COMPILED_BYTES = 256 << 20
 
@@ -37,7 +36,7 @@ def translate(source: bytes) -> bytes:
     return source if source.startswith(b"\0asm") else bytes(wasmtime.wat2wasm(source))
 
 
-def main(fuel: str, memory_bytes: str, cpu_s: str) -> None:
+def main(fuel: str, memory_bytes: str, cpu_s: str, descriptor: str) -> None:
     import wasmtime
 
     for kind, most in (
@@ -56,8 +55,9 @@ def main(fuel: str, memory_bytes: str, cpu_s: str) -> None:
     if len(code) > MOST_COMPILED_BYTES:
         out.write(REFUSED + b"its machine code is larger than %d bytes" % MOST_COMPILED_BYTES)
         return
-    out.write(MADE + LENGTH.pack(len(binary)) + binary)
-    out.write(code)
+    with open(int(descriptor), "wb") as file:
+        file.write(code)
+    out.write(MADE + binary)
 
 
 if __name__ == "__main__":

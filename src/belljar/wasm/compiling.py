@@ -31,14 +31,18 @@ def compile_module(
     if len(source) <= SMALL_BYTES:
         binary = compiler.translate(source)
         return wasmtime.Module(engine, binary), contents.read(binary)
-    answer = memoryview(_ask(source, fuel=fuel, timeout_s=timeout_s))
-    start = 1 + compiler.LENGTH.size
-    end = start + compiler.LENGTH.unpack(answer[1:start])[0]
-    counted = contents.read(bytes(answer[start:end]))
-    return wasmtime.Module.deserialize(engine, bytes(answer[end:])), counted
+    code = os.memfd_create("belljar-wasm")
+    try:
+        binary = _ask(source, code, fuel=fuel, timeout_s=timeout_s)
+        # Mapped, not read: machine code may be many times as large as its module.
+        module = wasmtime.Module.deserialize_file(engine, f"/proc/self/fd/{code}")
+    finally:
+        os.close(code)
+    return module, contents.read(binary)
 
 
-def _ask(source: bytes, *, fuel: bool, timeout_s: float) -> bytes:
+def _ask(source: bytes, code: int, *, fuel: bool, timeout_s: float) -> bytes:
+    """Has the machine code written to `code`; returns the module's binary."""
     import wasmtime
 
     site = str(Path(wasmtime.__file__).parent.parent)
@@ -46,7 +50,7 @@ def _ask(source: bytes, *, fuel: bool, timeout_s: float) -> bytes:
     start = f"import sys; sys.path.append({site!r}); import runpy; sys.argv[:1] = []; "
     start += "runpy.run_path(sys.argv[0], run_name='__main__')"
     program = [sys.executable, "-SsEB", "-c", start, compiler.__file__]
-    program += [str(int(fuel)), str(MEMORY_BYTES), str(cpu_s)]
+    program += [str(int(fuel)), str(MEMORY_BYTES), str(cpu_s), str(code)]
     try:
         done = subprocess.run(
             program,
@@ -56,6 +60,7 @@ def _ask(source: bytes, *, fuel: bool, timeout_s: float) -> bytes:
             cwd="/",
             timeout=timeout_s,
             check=False,
+            pass_fds=(code,),
         )
     except subprocess.TimeoutExpired:
         raise InvalidModule(
@@ -69,4 +74,4 @@ def _ask(source: bytes, *, fuel: bool, timeout_s: float) -> bytes:
             f"the module could not be compiled with {MEMORY_BYTES >> 20} MiB of memory and"
             f" {cpu_s} s of CPU time (exit status {done.returncode})"
         )
-    return done.stdout
+    return done.stdout[len(compiler.MADE) :]

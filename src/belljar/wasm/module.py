@@ -71,7 +71,7 @@ class Module:
         env: Mapping[str, str] | None = None,
         output_bytes: int = MIB,
         module_bytes: int = 32 * MIB,
-        compile_s: float = 60.0,
+        compile_s: float = 120.0,
     ) -> None:
         """`source`: a path, or the module itself, binary or as text (.wat).
 
