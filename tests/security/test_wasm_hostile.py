@@ -222,6 +222,32 @@ def test_a_module_that_takes_too_long_to_compile_is_refused() -> None:
     assert grown * KIB < 256 * MIB
 
 
+def section(kind: int, content: bytes) -> bytes:
+    return bytes([kind]) + number(len(content)) + content
+
+
+def number(value: int) -> bytes:
+    head = b""
+    while value > 0x7F:
+        head, value = head + bytes([value & 0x7F | 0x80]), value >> 7
+    return head + bytes([value])
+
+
+def test_a_tiny_module_with_a_million_variables_is_compiled_apart() -> None:
+    """50,000 of them take eight bytes to declare: 1,600 bytes kept the compiler for 3 s."""
+    body = b"\1" + number(50_000) + b"\x7f\x0b"
+    count = 200
+    bomb = b"\0asm\1\0\0\0" + section(1, b"\1\x60\0\0")
+    bomb += section(3, number(count) + b"\0" * count)
+    bomb += section(10, number(count) + (number(len(body)) + body) * count)
+    assert len(bomb) < 2000
+    with pytest.raises(InvalidModule, match=r"longer than 0\.01 s"):
+        wasm.Module(bomb, compile_s=0.01)
+    for broken in range(8, 60, 3):  # cut anywhere: refused, whoever notices first
+        with pytest.raises(InvalidModule, match="not a WebAssembly module"):
+            wasm.Module(bomb[:broken] + b"\xff")
+
+
 def test_the_compilers_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "MEMORY_BYTES", 256 * MIB)
     with pytest.raises(InvalidModule, match="256 MiB of memory"):
@@ -232,7 +258,7 @@ def test_what_is_compiled_apart_behaves_the_same() -> None:
     padding = "(func)" * 5000
     source = f"""(module (func (export "add") (param i32 i32) (result i32)
       (i32.add (local.get 0) (local.get 1))) (func (export "spin") (loop br 0)) {padding})"""
-    assert len(source) > compiling.SMALL_BYTES
+    assert len(source) > compiling.SMALL_SOURCE_BYTES
     module = wasm.Module(source.encode(), fuel=1000)
     assert module.exports == ["add", "spin"]
     assert module.call("add", 40, 2) == 42

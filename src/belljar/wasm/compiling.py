@@ -17,8 +17,9 @@ from belljar.model import GIB, KIB
 
 from . import compiler, contents
 
-SMALL_BYTES = 16 * KIB
-"""Compiled in this process, which takes no longer than to start another."""
+SMALL_SOURCE_BYTES, SMALL_BYTES, FEW_LOCALS = 16 * KIB, 4 * KIB, 10_000
+"""A module within all three is compiled in this process, which takes less time than to start
+another: a few hundredths of a second at the worst."""
 MEMORY_BYTES = 2 * GIB
 
 
@@ -28,9 +29,10 @@ def compile_module(
     """The compiled module, and what it declares."""
     import wasmtime
 
-    if len(source) <= SMALL_BYTES:
-        binary = compiler.translate(source)
-        return wasmtime.Module(engine, binary), contents.read(binary)
+    if len(source) <= SMALL_SOURCE_BYTES:
+        source = compiler.translate(source)
+        if _is_small(source):
+            return wasmtime.Module(engine, source), contents.read(source)
     code = os.memfd_create("belljar-wasm")
     try:
         binary = _ask(source, code, fuel=fuel, timeout_s=timeout_s)
@@ -39,6 +41,13 @@ def compile_module(
     finally:
         os.close(code)
     return module, contents.read(binary)
+
+
+def _is_small(binary: bytes) -> bool:
+    try:
+        return len(binary) <= SMALL_BYTES and contents.most_locals(binary) <= FEW_LOCALS
+    except IndexError:  # it is no module, which wasmtime says better
+        return True
 
 
 def _ask(source: bytes, code: int, *, fuel: bool, timeout_s: float) -> bytes:
