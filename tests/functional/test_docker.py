@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import resource
+import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from belljar import Belljar, Settings
+from belljar import Belljar, Sandbox, Settings
 from belljar.engines import registry
 from belljar.engines.docker.daemon import Daemon, find_address
 from belljar.engines.docker.owner import FILTER
@@ -99,6 +101,44 @@ def test_nothing_is_left_when_it_is_closed(tmp_path: Path) -> None:
         live.result(10)
     assert {container["Id"] for container in containers()} <= before
     assert list((tmp_path / "docker").iterdir()) == []
+
+
+def test_inputs_are_closed_to_other_users_of_the_host(tmp_path: Path) -> None:
+    """S2: while the sandbox lives, its inputs lie in files that any uid may read, since a container
+    has any; so nobody else may get to them."""
+    if missing := registry.why_not("docker", Settings()):
+        pytest.skip(missing.why)
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
+        os.chmod(place, 0o755)
+        home = Path(place)
+        given = tmp_path / "given"
+        given.write_text("for the sandbox")
+        inputs = {"secret.txt": given}
+        with (
+            Belljar(Settings(pool_size=0, home=home)) as jar,
+            Sandbox(jar, engine="docker", environment="base", inputs=inputs) as box,
+        ):
+            code = "print(open('/data/input/secret.txt').read())"
+            assert box.run(code).stdout == "for the sandbox\n"
+            (file,) = home.glob("docker/*/*/secret.txt")
+            for other in (file, *home.glob("docker/*/*.hosts")):
+                assert attempt_as_another_user(other) == "PermissionError"
+
+
+def attempt_as_another_user(path: Path) -> str:
+    """What comes of reading it. Only root can try as somebody else; others look at the way."""
+    if os.getuid():
+        closed = not path.parent.parent.stat().st_mode & 0o077
+        return "PermissionError" if closed else path.read_text()
+    code = (
+        "import os, sys\nos.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "try: print(open(sys.argv[1]).read())\n"
+        "except OSError as error: print(type(error).__name__)"
+    )
+    done = subprocess.run(
+        ["/usr/bin/env", "python3", "-c", code, str(path)], capture_output=True, text=True
+    )
+    return done.stdout.strip()
 
 
 def test_limits_of_a_waiting_container_are_changed(docker: Belljar) -> None:

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import pytest
 
-from belljar.environments import assemble, folders, install, layers
+from belljar.environments import assemble, bytecode, folders, install, layers
 from belljar.environments.catalogue import BASE, Environment
 from belljar.environments.layers import Layer
 from belljar.errors import EnvironmentUnavailable, PackageRefused
@@ -505,7 +505,7 @@ def test_the_settings_of_a_user_or_a_folder_do_not_count(
 def test_source_that_breaks_the_compiler_is_left_uncompiled(
     stocked: Shop, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    monkeypatch.setattr(assemble, "_COMPILE", f"import os; {ending}")
+    monkeypatch.setattr(bytecode, "_PROGRAM", f"import os; {ending}")
     layer = stocked.layer("beta")
     assert not list(layer.folder.rglob("*.pyc"))
     assert python(layer, "import beta; print(beta.two)") == "2\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import pairwise
 
 from hypothesis import given, settings
@@ -78,3 +79,18 @@ def test_a_gigabyte_costs_about_the_capacity() -> None:
     assert len(tail) == 50_000
     assert dropped == 4096 * len(piece) - 100_000
     assert peak < 2_000_000
+
+
+def test_l5_a_byte_at_a_time_costs_no_more_memory_than_it_says() -> None:
+    """Whoever writes single bytes must not make each of them an object of forty."""
+    spool = Spool(1 << 20)
+    spool.feed(bytes(1 << 19))
+    tracemalloc.start()
+    try:
+        for _ in range(300_000):
+            spool.feed(b"x")
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1 << 20
+    assert spool.finish() == (b"x" * 300_000, 0)

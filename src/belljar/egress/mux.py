@@ -136,12 +136,12 @@ class Lane:
 
     def over(self) -> None:
         self.is_over = True
-        self._wire.forget(self._number)
+        self._wire.forget(self._number, self)
         self._changed.set()
 
     def _settle(self) -> None:
         if self.last_came and self.last_went and not self.is_over:
-            self._wire.forget(self._number)
+            self._wire.forget(self._number, self)
 
     async def _change(self) -> None:
         self._changed.clear()
@@ -198,8 +198,11 @@ class Wire:
             self._less.clear()
             await self._less.wait()
 
-    def forget(self, number: int) -> None:
-        self._lanes.pop(number, None)
+    def forget(self, number: int, lane: Lane) -> None:
+        """Unless the number is another connection's by now: the guest may use it again as soon as
+        both sides have said their last, and whoever served the first may close it later still."""
+        if self._lanes.get(number) is lane:
+            del self._lanes[number]
 
     def _cut(self) -> None:
         """Wakes whoever reads, who then ends everything."""

@@ -18,7 +18,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from belljar.environments import inspect_layer, install, layers, stopping, trees, watched
+from belljar.environments import (
+    bytecode,
+    inspect_layer,
+    install,
+    layers,
+    stopping,
+    trees,
+    watched,
+)
 from belljar.environments.build import build, flush
 from belljar.environments.catalogue import Environment
 from belljar.environments.folders import Progress
@@ -37,17 +45,6 @@ _BUILDING = ".building"
 _WAIT_S = 0.05
 _SPARE_BYTES = 64 * MIB
 """For uv's notes on the index, which are deleted with its cache."""
-
-# Files that are not Python, or not this Python, are in many wheels: those stay uncompiled. The
-# parser reads a stranger's text here, so it gets little memory and no say in the matter.
-_COMPILE = """
-import compileall, os, resource, sys
-resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-os.nice(10)
-folder = sys.argv[1]
-compileall.compile_dir(folder, quiet=2, stripdir=folder, workers=min(4, os.cpu_count() or 1))
-"""
 
 
 def build_layer(
@@ -214,12 +211,13 @@ def _layer(
     if pins:
         _install(pins, files, bounds=bounds, progress=progress)
     progress("checking", None)
+    inspect_layer.check(files)
     dropped = inspect_layer.drop(files)
     inspect_layer.mend_commands(files / "bin")
     imports = inspect_layer.imports(files)
     if pins:
         progress("compiling bytecode", None)
-        _compile(files, bounds)
+        bytecode.compile_sources(files, bounds)
     size_bytes = inspect_layer.seal(files)
     if size_bytes > settings.package_bytes:
         raise watched.too_large(settings.package_bytes)
@@ -269,14 +267,6 @@ def _install(pins: Sequence[Pin], files: Path, *, bounds: Bounds, progress: Prog
         raise unavailable(f"cannot install {names}", str(failed)) from None
     trees.delete(bounds.scratch / "cache")
     bounds.check()
-
-
-def _compile(files: Path, bounds: Bounds) -> None:
-    command = [base_interpreter(), "-I", "-S", "-c", _COMPILE, str(files)]
-    try:
-        watched.run(command, bounds, on_line=lambda _line: None)
-    except watched.Failed:
-        pass  # the parser gave up on something: imports are slower then, and right
 
 
 def _give_name(made: Path, path: Path, settings: Settings) -> None:

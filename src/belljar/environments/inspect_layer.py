@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import sys
+import tempfile
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from belljar.environments import trees
 from belljar.errors import PackageRefused
+from belljar.model import MIB
 
 # Read or imported by an interpreter when it starts, before anybody's code.
 _STARTERS = frozenset({"sitecustomize", "usercustomize"})
@@ -66,7 +69,7 @@ def mend_commands(folder: Path) -> None:
     """Console scripts start the host's interpreter by its path; inside it goes by its name."""
     if not folder.is_dir():
         return
-    for command in folder.iterdir():
+    for command in list(folder.iterdir()):  # what is mended lies beside it for a while
         if not stat.S_ISREG(command.lstat().st_mode):
             continue
         with command.open("rb") as file:
@@ -79,18 +82,17 @@ def mend_commands(folder: Path) -> None:
                 continue
             if second:
                 file.readline(4096)
-            rest = file.read()
-        command.unlink()
-        command.write_bytes(_INTERPRETER + rest)
-        command.chmod(0o755)
+            # A piece at a time: a stranger decides how much there is.
+            with tempfile.NamedTemporaryFile(dir=folder, delete=False) as mended:
+                mended.write(_INTERPRETER)
+                shutil.copyfileobj(file, mended, MIB)
+        os.chmod(mended.name, 0o755)
+        os.replace(mended.name, command)
 
 
-def seal(files: Path) -> int:
-    """Readable by the foreign user a sandbox runs as, writable by none. The bytes it takes.
-
-    A link, a device, a second name of some file elsewhere: a wheel has no such thing, so whatever
-    has one is refused.
-    """
+def check(files: Path) -> int:
+    """The bytes it takes. A link, a device, a second name of some file elsewhere: a wheel has no
+    such thing, so whatever has one is refused, before anything in it is read."""
     taken = 0
     for entry in trees.entries(files):
         found = entry.stat(follow_symlinks=False)
@@ -99,6 +101,12 @@ def seal(files: Path) -> int:
             name = os.path.relpath(entry.path, files)
             raise PackageRefused(f"packages: {name!r:.100} is not a plain file")
         taken += trees.on_disk(entry)
+    return taken
+
+
+def seal(files: Path) -> int:
+    """Readable by the foreign user a sandbox runs as, writable by none. The bytes it takes."""
+    taken = check(files)
     folders = [str(files)]
     for entry in trees.entries(files):
         if entry.is_dir(follow_symlinks=False):

@@ -126,6 +126,10 @@ def find_uv() -> str:
 
 
 _HINTS = (
+    (
+        "memory allocation of|cannot allocate memory",
+        "uv ran out of the memory that it may use: a package with so much metadata is not usable",
+    ),
     ("no space left|disk quota exceeded", "the disk is full: free some space, or set BELLJAR_HOME"),
     ("permission denied|read-only file system", "set BELLJAR_HOME to a folder you can write to"),
     (

@@ -10,9 +10,11 @@ from belljar.environments import install, watched
 from belljar.environments.folders import Progress
 from belljar.environments.watched import Bounds
 from belljar.errors import EnvironmentUnavailable, PackageRefused
+from belljar.model import MIB
 from belljar.runtimes.interpreter import base_interpreter
 
 _PIN = re.compile(r"([a-z0-9-]+)==([A-Za-z0-9.!+_-]+)")
+_MOST_PIN_BYTES = 16 * MIB
 _HASH = re.compile(r"--hash=(sha256:[0-9a-f]{64})")
 
 
@@ -46,6 +48,10 @@ def resolve(
         watched.run(command, bounds, on_line=lambda _line: None)
     except watched.Failed as failed:
         raise _refusal(str(failed), requirements, provided) from None
+    if pins.stat().st_size > _MOST_PIN_BYTES:
+        raise PackageRefused(
+            "packages: they depend on more packages than can be listed", hint="ask for others"
+        )
     return tuple(pin for pin in parse_pins(pins.read_text()) if pin.name not in provided)
 
 

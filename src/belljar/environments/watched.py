@@ -1,4 +1,4 @@
-"""Running uv on packages that nobody vouches for: bounded in time and in disk, told nothing.
+"""Running uv on packages that nobody vouches for: bounded in time, disk and memory, told nothing.
 
 Nothing of a wheel runs while it is installed, but its size and its metadata are a stranger's.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 import selectors
 import signal
 import subprocess
@@ -21,9 +22,14 @@ from belljar.environments import stopping, trees
 from belljar.environments.install import LAST_LINES
 from belljar.environments.stopping import LOOK_S
 from belljar.errors import EnvironmentUnavailable, PackageRefused
-from belljar.model import MIB
+from belljar.model import GIB, MIB
 
 LINE_BYTES = 64 * 1024
+MEMORY_BYTES = GIB
+"""What uv may take: it reads a wheel's metadata in one piece, and a few megabytes of wheel may hold
+gigabytes of it. A set of the largest packages takes 80 MiB."""
+_MEMORY_PER_CPU_BYTES = 64 * MIB
+"""On top, for the stacks of its threads: some per processor, and counted as they are reserved."""
 
 # Where the operator's packages are and how to get there; everything else stays outside.
 _PASSED_ON = re.compile(
@@ -105,6 +111,7 @@ def run(command: Sequence[str], bounds: Bounds, *, on_line: Callable[[str], None
         raise EnvironmentUnavailable(f"cannot run {command[0]}: {error}") from error
     with process:
         try:
+            _limit_memory(process.pid)
             _follow(process, bounds, take)
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
@@ -112,6 +119,13 @@ def run(command: Sequence[str], bounds: Bounds, *, on_line: Callable[[str], None
             raise
     if process.returncode:
         raise Failed(_for_callers("\n".join(last), bounds.scratch))
+
+
+def _limit_memory(pid: int) -> None:
+    most = MEMORY_BYTES + _MEMORY_PER_CPU_BYTES * (os.cpu_count() or 1)
+    with contextlib.suppress(ProcessLookupError):  # it has ended already
+        resource.prlimit(pid, resource.RLIMIT_CORE, (1, 1))
+        resource.prlimit(pid, resource.RLIMIT_DATA, (most, most))
 
 
 def _follow(

@@ -9,8 +9,8 @@
 
 The module runs in this process: the functions it may call are the caller's own, so a process around
 it would only stand between the two. WebAssembly itself is the wall; fuel, time and memory are
-bounded by wasmtime, output and files by us. Compiling happens in this process too and cannot be
-interrupted, which is why the size of a module is bounded.
+bounded by wasmtime, output, files and calls into WASI by us. Compiling cannot be interrupted, so
+all but small modules are compiled in a process of their own.
 """
 
 from belljar import linux_only

@@ -16,6 +16,7 @@ from belljar.model import MIB, Dropped
 from belljar.runtimes.guest.spool import Spool
 
 from .clock import TICK_S, Clock
+from .contents import Contents
 from .streams import Given, Kept
 
 if TYPE_CHECKING:
@@ -23,9 +24,15 @@ if TYPE_CHECKING:
 
 INPUT = "/data/input"
 NEAR_LIMIT_BYTES = MIB
-MOST_TABLE_ELEMENTS = 1_000_000
+STATE_SHARE = 4
+"""Beside its memory, a module's tables may take this part of `memory_bytes`, and so may what an
+instance holds of its functions, globals and segments."""
+ELEMENT_BYTES = 8
+"""Of a table, in wasmtime."""
 
 Function = Callable[..., Any]
+
+_OUT_OF_MEMORY = ("exceeds memory limits", "minimum size", "GC heap out of memory")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +42,10 @@ class Compiled:
     engine: wasmtime.Engine
     module: wasmtime.Module
     clock: Clock
-
-    @property
-    def exports(self) -> list[str]:
-        return [item.name for item in self.module.exports]
+    contents: Contents
+    imports: tuple[Any, ...]
+    exports: Mapping[str, Any]
+    """Name → type, in the module's order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,26 +73,35 @@ class Instance:
         self._terms = terms
         self._wasmtime = compiled.wasmtime
         self._store = self._wasmtime.Store(compiled.engine)
+        share = terms.memory_bytes // STATE_SHARE
         self._store.set_limits(
             memory_size=terms.memory_bytes,
-            table_elements=MOST_TABLE_ELEMENTS,
+            table_elements=share // ELEMENT_BYTES // max(1, compiled.contents.tables),
             instances=1,
+            tables=compiled.contents.tables,
             memories=1,
         )
+        if compiled.contents.state_bytes > share:
+            self._stopped(
+                "out_of_memory",
+                f"its functions, globals and segments take {compiled.contents.state_bytes} bytes,"
+                f" and a quarter of memory_bytes is {share}",
+            )
         if terms.fuel is not None:
             self._store.set_fuel(terms.fuel)
         self._deadline = time.monotonic() + terms.timeout_s
         self._spools = {1: Spool(terms.output_bytes), 2: Spool(terms.output_bytes)}
         self._heads = {1: bytearray(), 2: bytearray()}
-        self._exports: Any = {}
+        self._exports = self._wasmtime.Linker(compiled.engine)
         linker = self._wasmtime.Linker(compiled.engine)
         system = self._system(held) if wasi else None
         self._link(linker, system)
         held.callback(self._store.close)
         with self._guarded():
             made = linker.instantiate(self._store, compiled.module)
-            self._exports = made.exports(self._store)
-        memory = self._exports.get("memory")
+            # Asked for by name: wasmtime's list of all exports takes time in the square of them.
+            self._exports.define_instance(self._store, "", made)
+        memory = self._export("memory")
         self.memory: Memory | None = None
         if isinstance(memory, self._wasmtime.Memory):
             self.memory = Memory(memory, self._store)
@@ -93,11 +109,10 @@ class Instance:
             system.memory = self.memory
 
     def call(self, name: str, *arguments: int | float) -> Any:
-        function = self._exports.get(name) if name in self._compiled.exports else None
+        function = self._export(name)
         if not isinstance(function, self._wasmtime.Func):
-            known = [
-                n for n, item in self._exports.items() if isinstance(item, self._wasmtime.Func)
-            ]
+            kind, exports = self._wasmtime.FuncType, self._compiled.exports
+            known = [n for n, item in exports.items() if isinstance(item, kind)]
             raise InvalidModule(
                 f"the module has no function {name!r}", hint=f"it has {', '.join(known[:20])}"
             )
@@ -110,6 +125,10 @@ class Instance:
         with self._guarded():
             return function(self._store, *arguments)
         raise AssertionError("unreachable")
+
+    def _export(self, name: str) -> Any:
+        known = name in self._compiled.exports
+        return self._exports.get(self._store, "", name) if known else None
 
     @property
     def fuel_left(self) -> int | None:
@@ -158,14 +177,19 @@ class Instance:
             open_files=256,
             leave=_leave,
             pause=self._pause,
+            check=self._check,
         )
 
     def _link(self, linker: wasmtime.Linker, system: calls.Wasi | None) -> None:
         """Each import by its name, or a refusal that names it."""
         wasi = system.functions() if system else {}
-        for item in self._compiled.module.imports:
+        linked: set[tuple[str, str]] = set()
+        for item in self._compiled.imports:
             place = (item.module, item.name or "")
             shown = f"{place[0]}.{place[1]}"
+            if place in linked:  # a module may import a function twice
+                continue
+            linked.add(place)
             if not isinstance(item.type, self._wasmtime.FuncType):
                 raise InvalidModule(
                     f"the module imports {shown}, which is not a function",
@@ -185,10 +209,12 @@ class Instance:
             linker.define_func(*place, item.type, function)
 
     def _given(self, function: Function) -> Function:
-        if not getattr(function, "wants_memory", False):
-            return function
+        wants_memory = getattr(function, "wants_memory", False)
 
         def call(*arguments: Any) -> Any:
+            self._check()
+            if not wants_memory:
+                return function(*arguments)
             if self.memory is None:
                 raise InvalidModule("a host function wants memory, and the module exports none")
             return function(self.memory, *arguments)
@@ -196,6 +222,10 @@ class Instance:
         return call
 
     # -- limits ----------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if time.monotonic() >= self._deadline:
+            raise _OutOfTime
 
     def _pause(self, seconds: float) -> None:
         left = self._deadline - time.monotonic()
@@ -217,7 +247,7 @@ class Instance:
             self._trapped(trap)
         except self._wasmtime.WasmtimeError as error:
             text = first_lines(error)
-            if "exceeds memory limits" in text or "minimum size" in text:
+            if any(sign in str(error) for sign in _OUT_OF_MEMORY):
                 self._stopped("out_of_memory", f"it wants more memory than it may have: {text}")
             raise InvalidModule(f"the module cannot be used: {text}") from error
 

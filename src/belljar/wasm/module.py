@@ -14,6 +14,7 @@ from belljar.errors import EngineUnavailable, InvalidModule, ModuleStopped
 from belljar.extras import install
 from belljar.model import MIB, Dropped
 
+from . import compiler, compiling
 from .clock import Clock
 from .instance import Compiled, Function, Instance, Left, Terms, first_lines
 
@@ -70,12 +71,13 @@ class Module:
         env: Mapping[str, str] | None = None,
         output_bytes: int = MIB,
         module_bytes: int = 32 * MIB,
+        compile_s: float = 120.0,
     ) -> None:
         """`source`: a path, or the module itself, binary or as text (.wat).
 
         `functions`: everything it may call, by (module, name). `wasi`: WASI too for `call`; `run`
         always has it. `inputs`: a folder it may read, as /data/input. `fuel`: about one unit per
-        instruction; None is without."""
+        instruction; None is without. `compile_s`: how long compiling may take."""
         self._wasmtime = _wasmtime()
         self._wasi = wasi
         self._terms = Terms(
@@ -89,29 +91,32 @@ class Module:
             env=dict(env or {}),
             output_bytes=output_bytes,
         )
-        config = self._wasmtime.Config()
-        config.epoch_interruption = True
-        config.consume_fuel = fuel is not None
-        config.wasm_threads = False
-        config.wasm_memory64 = False
-        engine = self._wasmtime.Engine(config)
-        binary = self._binary(source, module_bytes)
+        content = _content(source, module_bytes)
+        engine = compiler.engine(fuel=fuel is not None)
         try:
-            module = self._wasmtime.Module(engine, binary)
+            module, counted = compiling.compile_module(
+                engine, content, fuel=fuel is not None, timeout_s=compile_s
+            )
         except self._wasmtime.WasmtimeError as error:
             raise InvalidModule(f"not a WebAssembly module: {first_lines(error)}") from error
         self._compiled = Compiled(
-            wasmtime=self._wasmtime, engine=engine, module=module, clock=Clock()
+            wasmtime=self._wasmtime,
+            engine=engine,
+            module=module,
+            clock=Clock(),
+            contents=counted,
+            imports=tuple(module.imports),
+            exports={item.name: item.type for item in module.exports},
         )
 
     @property
     def imports(self) -> list[tuple[str, str]]:
         """What it wants to call or share, by (module, name)."""
-        return [(item.module, item.name or "") for item in self._compiled.module.imports]
+        return [(item.module, item.name or "") for item in self._compiled.imports]
 
     @property
     def exports(self) -> list[str]:
-        return self._compiled.exports
+        return list(self._compiled.exports)
 
     def call(self, name: str, *arguments: int | float) -> Any:
         """The value of an exported function, in a new instance. Raises ModuleStopped when it did
@@ -154,24 +159,18 @@ class Module:
                 **(instance.facts() if instance else {}),
             )
 
-    def _binary(self, source: str | os.PathLike[str] | bytes, most: int) -> bytes:
-        if not isinstance(source, bytes):
-            path = Path(source)
-            try:
-                with path.open("rb") as file:
-                    source = file.read(most + 1)
-            except OSError as error:
-                raise InvalidModule(f"{path}: {error.strerror}") from error
-        if len(source) > most:
-            raise InvalidModule(
-                f"the module is larger than {most} bytes", hint="raise module_bytes"
-            )
-        if source.startswith(b"\0asm"):
-            return source
+
+def _content(source: str | os.PathLike[str] | bytes, most: int) -> bytes:
+    if not isinstance(source, bytes):
+        path = Path(source)
         try:
-            return bytes(self._wasmtime.wat2wasm(source))
-        except self._wasmtime.WasmtimeError as error:
-            raise InvalidModule(f"not a WebAssembly module: {first_lines(error)}") from error
+            with path.open("rb") as file:
+                source = file.read(most + 1)
+        except OSError as error:
+            raise InvalidModule(f"{path}: {error.strerror}") from error
+    if len(source) > most:
+        raise InvalidModule(f"the module is larger than {most} bytes", hint="raise module_bytes")
+    return source
 
 
 def _wasmtime() -> Any:

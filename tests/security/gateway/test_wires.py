@@ -170,6 +170,33 @@ def test_what_waits_for_a_guest_that_never_reads_is_bounded() -> None:
     asyncio.run(flooded())
 
 
+def test_a_number_used_again_is_another_connection() -> None:
+    """Both sides have closed number 1, and the guest opens it again before the gateway lets go of
+    the first. That must not forget the second, which would then live uncounted and unheard."""
+
+    async def used_again() -> None:
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        lanes: asyncio.Queue[mux.Lane] = asyncio.Queue()
+        turns = Turns(Account(lambda _: None), Crowd())
+        wire = mux.Wire(theirs, doors=3, opened=lambda lane, _: lanes.put(lane), turns=turns)
+        with ours:
+            living = asyncio.create_task(wire.live(b""))
+            ours.sendall(frame(OPEN, 1, b"\0") + frame(CLOSE, 1))
+            first = await asyncio.wait_for(lanes.get(), PATIENCE_S)
+            await first.end()
+            assert await asyncio.wait_for(first.read(), PATIENCE_S) == b""
+            ours.sendall(frame(OPEN, 1, b"\0"))
+            second = await asyncio.wait_for(lanes.get(), PATIENCE_S)
+            first.close()
+            ours.sendall(frame(DATA, 1, b"heard"))
+            assert await asyncio.wait_for(second.read(), PATIENCE_S) == b"heard"
+            ours.sendall(frame(OPEN, 1, b"\0"))  # it is still in use
+            await asyncio.wait_for(living, PATIENCE_S)
+
+    asyncio.run(used_again())
+
+
 def test_resets_in_a_row(wired: Way, bystander: Way, world: World) -> None:
     """Opening and resetting costs the guest its own pace."""
     with new(wired) as wire:

@@ -2,7 +2,7 @@
 
 A container carries its owner's name as a label: pid and start time, which together no other process
 ever has, and the machine's boot and pid namespace in which they mean something. Its input folder
-lies below a folder of that name, locked while the owner lives.
+lies below a folder of that name, locked while the owner lives and closed to other users.
 """
 
 from __future__ import annotations
@@ -63,8 +63,10 @@ class Owner:
 
     def _claim(self) -> None:
         if self._lock < 0:
-            self._folder.mkdir(parents=True)
-            self._folder.chmod(0o755)
+            # Closed to other users of the host. What is mounted lies below, open to whatever uid a
+            # container has, and the way there is the daemon's: root's, or our own.
+            self._folder.parent.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700)
             self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             fcntl.flock(self._lock, fcntl.LOCK_SH)
 

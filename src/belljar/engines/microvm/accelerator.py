@@ -49,7 +49,7 @@ async def works(settings: Settings, image: Image, program: str) -> bool:
     known = remembered(settings, image, program)
     if known is not None:
         return known
-    found = await _trial(image, program)
+    found = await _trial(settings, image, program)
     facts = {"circumstances": _circumstances(image, program), "works": found}
     target = _file(settings)
     with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False) as file:
@@ -58,11 +58,11 @@ async def works(settings: Settings, image: Image, program: str) -> bool:
     return found
 
 
-async def _trial(image: Image, program: str) -> bool:
+async def _trial(settings: Settings, image: Image, program: str) -> bool:
     kind = machine.Machine(
         program=program, accelerator="kvm", memory_bytes=512 * MIB, cpus=1, has_disk=False
     )
-    launcher = await launch.Launcher.start(program, kvm=True)
+    launcher = await launch.Launcher.start(program, snapshots.home_of(settings), kvm=True)
     with contextlib.ExitStack() as undo:
         undo.callback(launcher.close)
         stream, monitor = socket.socketpair()
@@ -70,8 +70,8 @@ async def _trial(image: Image, program: str) -> bool:
         undo.enter_context(monitor)
         log = os.memfd_create("belljar-console")
         ram = snapshots.new_ram(kind.memory_bytes)
-        kernel = os.open(image.kernel, os.O_RDONLY | os.O_CLOEXEC)
-        root = os.open(image.root, os.O_RDONLY | os.O_CLOEXEC)
+        kernel = await launcher.open(image.kernel)
+        root = await launcher.open(image.root)
         inherited = [ram, stream.fileno(), monitor.fileno(), kernel, root]
         for descriptor in (log, ram, kernel, root):
             undo.callback(os.close, descriptor)

@@ -85,12 +85,13 @@ class MicrovmEngine:
                 passed.callback(os.close, state)
                 os.write(state, snapshot.state)
                 os.lseek(state, 0, os.SEEK_SET)
+                launcher = await self._ready_launcher(kind)
                 inherited = [snapshot.ram, theirs.fileno(), their_talk.fileno(), state]
                 if ground.folder:
                     disk = await threads.ENGINES.do_for(
                         threads.OURS, disks.disk, ground.folder, self._settings
                     )
-                    inherited.append(os.open(disk.path, os.O_RDONLY | os.O_CLOEXEC))
+                    inherited.append(await launcher.open(disk.path))
                     passed.callback(os.close, inherited[-1])
                 entrances = group.open_entrances() if group else []
                 for entrance in entrances:
@@ -103,7 +104,6 @@ class MicrovmEngine:
                     state=numbers[3],
                     disk=numbers[4] if ground.folder else -1,
                 )
-                launcher = await self._ready_launcher(kind)
                 argv = machine.copy(kind, descriptors)
                 pidfd = await launcher.qemu(
                     argv, log, inherited, entrances=entrances, lend=not kind.reads_memory
@@ -181,7 +181,11 @@ class MicrovmEngine:
         task = self._launcher
         if task is None or (task.done() and (task.exception() or not task.result().alive)):
             task = self._launcher = asyncio.ensure_future(
-                launch.Launcher.start(kind.program, kvm=kind.accelerator == "kvm")
+                launch.Launcher.start(
+                    kind.program,
+                    snapshots.home_of(self._settings),
+                    kvm=kind.accelerator == "kvm",
+                )
             )
         return await asyncio.shield(task)
 
@@ -207,8 +211,8 @@ class MicrovmEngine:
             kind = dataclasses.replace(kind, has_disk=True)
         name = await threads.ENGINES.do_for(threads.OURS, snapshots.key, kind, built, ground)
         found = await threads.ENGINES.do_for(threads.OURS, snapshots.load, self._settings, name)
+        launcher = await self._ready_launcher(kind)
         if found is None:
-            launcher = await self._ready_launcher(kind)
             ram, state = await make_snapshot(
                 launcher, kind, built, ground, disk, self._settings.defaults
             )
@@ -223,7 +227,9 @@ class MicrovmEngine:
             raise EngineError(
                 "the snapshot was not kept", hint=f"is {self._settings.home} writable, with room?"
             )
-        return found
+        file = snapshots.folder_of(self._settings) / name / "ram"
+        os.close(found.ram)
+        return dataclasses.replace(found, ram=await launcher.open(file))
 
     def _isolation(self, kind: machine.Machine) -> dict[str, str]:
         limited = self._hierarchy.describe() if self._hierarchy else {}

@@ -41,15 +41,19 @@ def descriptor(index: int) -> int:
 class Launcher:
     """One per engine. Orders are answered in turn."""
 
-    def __init__(self, control: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    def __init__(
+        self, control: socket.socket, process: subprocess.Popen[bytes], files: Path
+    ) -> None:
         self._control = control
+        self._files = files
         self._process = process
         self._turn = asyncio.Lock()
         first, count = _UIDS
         self._uids = (first + n % count for n in itertools.count(secrets.randbelow(count)))
 
     @classmethod
-    async def start(cls, program: str, *, kvm: bool) -> Launcher:
+    async def start(cls, program: str, files: Path, *, kvm: bool) -> Launcher:
+        """`files`: the folder of everything that machines start from."""
         with contextlib.ExitStack() as undo:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             undo.enter_context(ours)
@@ -72,7 +76,8 @@ class Launcher:
             owner = os.pidfd_open(os.getpid())
             try:
                 devices = [*_DEVICES, "/dev/kvm"] if kvm else list(_DEVICES)
-                send(ours, {"binds": _binds(program), "devices": devices}, [owner])
+                configuration = {"binds": _binds(program), "devices": devices, "files": str(files)}
+                send(ours, configuration, [owner])
             finally:
                 os.close(owner)
             answer, _ = await _receive(ours)
@@ -85,7 +90,7 @@ class Launcher:
                 )
             undo.pop_all()
             complaints.close()
-            return cls(ours, process)
+            return cls(ours, process, files)
 
     @property
     def alive(self) -> bool:
@@ -105,16 +110,23 @@ class Launcher:
         `lend`: the first it inherits is a file to read its memory from (borrowed.py)."""
         uid = next(self._uids) if os.geteuid() == 0 else 0
         order = {"argv": list(argv), "uid": uid, "entrances": len(entrances), "lend": lend}
+        return await self._ask("QEMU could not be started", order, [log, *inherited, *entrances])
+
+    async def open(self, path: Path) -> int:
+        """A file below the folder of files, in such a way that nobody who has the descriptor can
+        write to it, or open it for writing. Not to be cancelled."""
+        order = {"open": str(path.relative_to(self._files))}
+        return await self._ask("what a machine starts from could not be opened", order)
+
+    async def _ask(self, failed: str, order: dict[str, Any], passed: Sequence[int] = ()) -> int:
         async with self._turn:
             try:
-                send(self._control, order, [log, *inherited, *entrances])
+                send(self._control, order, passed)
                 answer, descriptors = await _receive(self._control)
             except OSError as error:
                 raise EngineError(f"QEMU's launcher is gone: {error}") from error
         if not descriptors:
-            raise EngineError(
-                f"QEMU could not be started: {answer.get('error', 'its launcher is gone')}"
-            )
+            raise EngineError(f"{failed}: {answer.get('error', 'its launcher is gone')}")
         return descriptors[0]
 
     def close(self) -> None:

@@ -9,6 +9,12 @@ root, a uid that nobody else has. It dies with us.
       launcher → host   {ready: true} or {error}
       host → launcher   an order + descriptors, and again …
       launcher → host   {} + QEMU's pidfd, or {error}
+      host → launcher   {open: a path below the folder of files}
+      launcher → host   {} + a descriptor of that file, or {error}
+
+Files that later machines start from are opened here, on a mount of their folder that is read-only
+and nowhere to be seen. For an ordinary user QEMU has the uid that owns them: a descriptor of the
+host's own would let it open the file again for writing, by `/proc/self/fd`, or change its mode.
 """
 
 from __future__ import annotations
@@ -19,16 +25,17 @@ import select
 import signal
 import socket
 
-from belljar.engines.linux import capabilities, kernel
+from belljar.engines.linux import capabilities, kernel, seccomp
 from belljar.engines.linux.control import receive, send
 
-from . import borrowed
+from . import borrowed, confine
 
 FIRST_DESCRIPTOR = 10
 """What QEMU inherits beyond its standard streams is numbered from here, in the order's order."""
 NOBODY = 65_534
 _PR_SET_PDEATHSIG = 1
 _HIDDEN = kernel.MS_NOSUID | kernel.MS_NODEV
+_READ_ONLY = kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV
 _OUT_OF_THE_WAY = 200
 
 
@@ -37,10 +44,11 @@ def live(descriptor: int) -> None:
     control = socket.socket(fileno=descriptor)
     configuration, (owner,) = receive(control)
     try:
-        _enter_walls(configuration)
+        files = _enter_walls(configuration)
     except BaseException as error:
         send(control, {"error": f"{type(error).__name__}: {error}"})
         os._exit(1)
+    calls = confine.allowed_calls(kvm="/dev/kvm" in configuration["devices"])
     send(control, {"ready": True})
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -53,7 +61,7 @@ def live(descriptor: int) -> None:
             if ready == owner:
                 os._exit(0)
             elif ready == control.fileno():
-                if started := _answer(control):
+                if started := _answer(control, files, calls):
                     asking.update([started])
                     poll.register(started[0], select.POLLIN)
             else:
@@ -61,16 +69,19 @@ def live(descriptor: int) -> None:
                 _lend(ready, asking.pop(ready))
 
 
-def _answer(control: socket.socket) -> tuple[int, int] | None:
+def _answer(control: socket.socket, files: int, calls: bytes) -> tuple[int, int] | None:
     """Starts one QEMU. Returns where it will ask for its memory, and that memory."""
     order, passed = receive(control)
     asking = None
+    if "open" in order:
+        _open(control, files, order["open"])
+        return None
     try:
         asker, answerer = socket.socketpair()
         with asker, answerer:
             pid, pidfd = kernel.clone3(kernel.CLONE_NEWPID | kernel.CLONE_NEWNS, pidfd=True)
             if pid == 0:
-                _become(order, passed, answerer if order["lend"] else None)
+                _become(order, passed, answerer if order["lend"] else None, calls)
             answerer.close()
             try:
                 if order["lend"]:
@@ -86,6 +97,16 @@ def _answer(control: socket.socket) -> tuple[int, int] | None:
     return asking
 
 
+def _open(control: socket.socket, files: int, path: str) -> None:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=files)
+    except OSError as error:
+        send(control, {"error": f"{path}: {error.strerror}"})
+        return
+    send(control, {}, [file])
+    os.close(file)
+
+
 def _lend(listener: int, memory: int) -> None:
     try:
         borrowed.answer(listener, memory)
@@ -98,7 +119,8 @@ def _lend(listener: int, memory: int) -> None:
 # -- the walls -------------------------------------------------------------------------------------
 
 
-def _enter_walls(configuration: dict) -> None:  # type: ignore[type-arg]
+def _enter_walls(configuration: dict) -> int:  # type: ignore[type-arg]
+    """Returns the mount of the files that machines start from."""
     uid, gid = os.geteuid(), os.getegid()
     if uid != 0:
         kernel.unshare(kernel.CLONE_NEWUSER)
@@ -112,8 +134,11 @@ def _enter_walls(configuration: dict) -> None:  # type: ignore[type-arg]
     kernel.unshare(
         kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
     )
+    files = kernel.detached_copy(configuration["files"])
+    kernel.change_detached(files, attr_set=_READ_ONLY)
     _private_root(configuration["binds"], configuration["devices"], root=uid == 0)
     kernel.sethostname("belljar")
+    return files
 
 
 def _private_root(binds: list[str], devices: list[str], *, root: bool) -> None:
@@ -134,8 +159,7 @@ def _private_root(binds: list[str], devices: list[str], *, root: bool) -> None:
             os.makedirs(os.path.dirname(target), exist_ok=True)
             open(target, "w").close()
         kernel.mount(f"/proc/self/fd/{sources[path]}", target, None, kernel.MS_BIND | kernel.MS_REC)
-        flags = kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV
-        kernel.mount_setattr(target, attr_set=flags)
+        kernel.mount_setattr(target, attr_set=_READ_ONLY)
     os.mkdir(f"{new}/dev")
     for path in devices:
         if root:  # a node of our own: the host's may be closed to the uid that QEMU gets
@@ -145,7 +169,7 @@ def _private_root(binds: list[str], devices: list[str], *, root: bool) -> None:
             open(new + path, "w").close()
             kernel.mount(f"/proc/self/fd/{sources[path]}", new + path, None, kernel.MS_BIND)
     os.mkdir(f"{new}/proc")
-    os.mkdir(f"{new}/var")
+    os.makedirs(f"{new}/var", exist_ok=True)  # a QEMU of one's own may be below it
     # One must be visible for each QEMU to be allowed its own.
     kernel.mount("/proc", f"{new}/proc", None, kernel.MS_BIND | kernel.MS_REC)
     for source in sources.values():
@@ -161,7 +185,12 @@ def _private_root(binds: list[str], devices: list[str], *, root: bool) -> None:
 # -- QEMU ------------------------------------------------------------------------------------------
 
 
-def _become(order: dict, passed: list[int], answerer: socket.socket | None) -> None:  # type: ignore[type-arg]
+def _become(
+    order: dict,  # type: ignore[type-arg]
+    passed: list[int],
+    answerer: socket.socket | None,
+    calls: bytes,
+) -> None:
     """In the new process, pid 1 of its namespace; ends in QEMU."""
     try:
         kernel.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -173,11 +202,13 @@ def _become(order: dict, passed: list[int], answerer: socket.socket | None) -> N
             borrowed.ask(answerer)
         _arrange(log, inherited)
         kernel.mount("proc", "/proc", "proc", _HIDDEN | kernel.MS_NOEXEC)
-        for kind, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_MEMLOCK, 0)):
+        # One byte, not none: a core dump piped to a helper on the host ignores any other limit.
+        for kind, most in ((resource.RLIMIT_CORE, 1), (resource.RLIMIT_MEMLOCK, 0)):
             resource.setrlimit(kind, (most, most))
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         _give_up(order["uid"])
+        seccomp.install(calls)
         os.execve(order["argv"][0], order["argv"], {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"})
     except BaseException as error:
         os.write(2, f"belljar: {type(error).__name__}: {error}\n".encode())

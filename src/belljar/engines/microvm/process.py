@@ -47,7 +47,7 @@ async def make_snapshot(
         ours.setblocking(False)
         monitor.setblocking(False)
         log = _opened(undo, os.memfd_create("belljar-console"))
-        kernel = _opened(undo, os.open(image.kernel, os.O_RDONLY | os.O_CLOEXEC))
+        kernel = _opened(undo, await launcher.open(image.kernel))
         root = _opened(undo, _root(image))
         state = _opened(undo, os.memfd_create("belljar-state"))
         ram = snapshots.new_ram(kind.memory_bytes)
@@ -56,7 +56,7 @@ async def make_snapshot(
         keep.callback(os.close, ram)
         inherited = [ram, theirs.fileno(), their_monitor.fileno(), kernel, root]
         if disk:
-            inherited.append(_opened(undo, os.open(disk.path, os.O_RDONLY | os.O_CLOEXEC)))
+            inherited.append(_opened(undo, await launcher.open(disk.path)))
         numbers = [launch.descriptor(index) for index in range(len(inherited))]
         argv = machine.original(
             kind,

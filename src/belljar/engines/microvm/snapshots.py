@@ -32,7 +32,8 @@ _PIECE = 256 * _PAGE
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
     ram: int
-    """The file with its memory, open for reading. Machines map it privately."""
+    """The file with its memory, open for reading. Machines map it privately, and get a descriptor
+    that the launcher opened."""
     state: bytes
 
     def close(self) -> None:
@@ -79,8 +80,13 @@ def new_ram(size: int) -> int:
     return ram
 
 
+def home_of(settings: Settings) -> Path:
+    """Where everything is that machines start from: images, disks, snapshots."""
+    return settings.home.absolute() / "microvm"
+
+
 def folder_of(settings: Settings) -> Path:
-    return settings.home.absolute() / "microvm" / "snapshots"
+    return home_of(settings) / "snapshots"
 
 
 def save(settings: Settings, name: str, *, ram: int, state: bytes) -> None:
@@ -157,7 +163,7 @@ def _prune(root: Path) -> None:
 
 def sweep(settings: Settings) -> None:
     """Removes what a Belljar left that died while it made a disk, an image or a snapshot."""
-    home = settings.home.absolute() / "microvm"
+    home = home_of(settings)
     for pattern in ("building-*", "disks/making-*", "snapshots/saving-*"):
         for folder in home.glob(pattern):
             try:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 
+_SMALL = 4096
+"""Pieces shorter than this are put together: one of a single byte takes forty times its size."""
+
 
 class Spool:
     def __init__(self, capacity: int) -> None:
         self._head_left = capacity - capacity // 2
         self._tail_capacity = capacity // 2
-        self._tail: deque[bytes] = deque()
+        self._tail: deque[bytearray] = deque()
         self._tail_bytes = 0
         self._overflow = 0
 
@@ -19,7 +22,10 @@ class Spool:
         self._head_left -= len(head)
         rest = data[len(head) :]
         if rest:
-            self._tail.append(rest)
+            if self._tail and len(self._tail[-1]) < _SMALL:
+                self._tail[-1] += rest
+            else:
+                self._tail.append(bytearray(rest))
             self._tail_bytes += len(rest)
             while self._tail and self._tail_bytes - len(self._tail[0]) >= self._tail_capacity:
                 gone = len(self._tail.popleft())

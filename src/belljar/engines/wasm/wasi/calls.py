@@ -26,9 +26,11 @@ class Wasi(Descriptors, Paths):
         """A fork is a new machine: its clock starts again and tells nothing about the host's."""
         self._monotonic_ns = time.monotonic_ns()
 
-    @staticmethod
-    def _checked(function: Callable[..., int]) -> Callable[..., int]:
+    def _checked(self, function: Callable[..., int]) -> Callable[..., int]:
         def call(*arguments: int) -> int:
+            # wasmtime looks at the time in loops and where functions begin: code that is one long
+            # line of calls into the host has neither.
+            self._check()
             try:
                 # Numbers arrive signed; those of 32 bits and of 64 mean the same once masked.
                 return function(*arguments) or 0
@@ -62,7 +64,10 @@ class Wasi(Descriptors, Paths):
 
     def random_get(self, address: int, count: int) -> int:
         address, count = u(address), u(count)
+        if address + count > self.memory.size:  # before, not after, gigabytes were made for it
+            return abi.EFAULT
         for start in range(0, count, PIECE):
+            self._check()
             self.memory.write(address + start, os.urandom(min(PIECE, count - start)))
         return 0
 
@@ -109,7 +114,8 @@ class Wasi(Descriptors, Paths):
                 now.append(abi.EVENT.pack(user, 0, abi.ON_READ, 1, 0))
         if now:
             return now
-        timeout_s = min(waits)[0] / 1e9 if waits else None
+        soonest = min(waits)[0] if waits else 0
+        timeout_s = soonest / 1e9 if waits else None
         if inputs:
             user, stream = inputs[0]
             if stream.ready(timeout_s):
@@ -120,7 +126,7 @@ class Wasi(Descriptors, Paths):
         return [
             abi.EVENT.pack(user, 0, abi.ON_CLOCK, 0, 0)
             for left, user in waits
-            if left <= passed or left == min(waits)[0]
+            if left <= passed or left == soonest
         ]
 
     # -- sockets: there are none -----------------------------------------------------------------

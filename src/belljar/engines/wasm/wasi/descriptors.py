@@ -119,17 +119,17 @@ class Descriptors(Guest):
         if not descriptor.readable:
             return abi.EBADF
         done = 0
-        for address, length in self._vectors(vectors, count):
-            wanted = min(length, PIECE)
+        for address, wanted in self._pieces(vectors, count):
             if descriptor.stream is not None:
-                self.memory.read(address, min(1, wanted))  # before input is taken for it
-                data = descriptor.stream.read(wanted) if wanted else b""
+                self.memory.read(address, 1)  # before input is taken for it
+                data = descriptor.stream.read(wanted)
             else:
                 data = self._content(descriptor.node, descriptor.position, wanted)
                 descriptor.position += len(data)
             self.memory.write(address, data)
             done += len(data)
-            if len(data) < length:
+            # Reading on could wait for input that the guest does not need yet.
+            if len(data) < wanted or (descriptor.stream is not None and wanted == PIECE):
                 break
         self.memory.put_u32(u(result), done)
         return 0
@@ -139,11 +139,11 @@ class Descriptors(Guest):
         if not descriptor.readable or descriptor.stream is not None:
             return abi.ESPIPE if descriptor.stream else abi.EBADF
         done = 0
-        for address, length in self._vectors(vectors, count):
-            data = self._content(descriptor.node, u64(offset) + done, min(length, PIECE))
+        for address, wanted in self._pieces(vectors, count):
+            data = self._content(descriptor.node, u64(offset) + done, wanted)
             self.memory.write(address, data)
             done += len(data)
-            if len(data) < length:
+            if len(data) < wanted:
                 break
         self.memory.put_u32(u(result), done)
         return 0
@@ -159,12 +159,10 @@ class Descriptors(Guest):
             descriptor.position += done
         else:
             done = 0
-            for address, length in self._vectors(vectors, count):
-                for start in range(0, length, PIECE):
-                    piece = self.memory.read(address + start, min(PIECE, length - start))
-                    descriptor.stream.write(piece)
+            for address, length in self._pieces(vectors, count):
+                descriptor.stream.write(self.memory.read(address, length))
                 done += length
-        self.memory.put_u32(u(result), done & 0xFFFF_FFFF)
+        self.memory.put_u32(u(result), done)
         return 0
 
     def fd_pwrite(self, fd: int, vectors: int, count: int, offset: int, result: int) -> int:
@@ -177,23 +175,22 @@ class Descriptors(Guest):
     def _store(self, descriptor: Descriptor, vectors: int, count: int, offset: int) -> int:
         node = descriptor.node
         done = 0
-        for address, length in self._vectors(vectors, count):
-            for start in range(0, length, PIECE):
-                data = self.memory.read(address + start, min(PIECE, length - start))
-                if isinstance(node, files.Null):
-                    done += len(data)
-                    continue
-                if not isinstance(node, files.File):
-                    raise WasiError(abi.EISDIR)
-                try:
-                    written = self.files.write(node, offset + done, data)
-                except WasiError:
-                    if done:
-                        return done
-                    raise
-                done += written
-                if written < len(data):
+        for address, length in self._pieces(vectors, count):
+            data = self.memory.read(address, length)
+            if isinstance(node, files.Null):
+                done += len(data)
+                continue
+            if not isinstance(node, files.File):
+                raise WasiError(abi.EISDIR)
+            try:
+                written = self.files.write(node, offset + done, data)
+            except WasiError:
+                if done:
                     return done
+                raise
+            done += written
+            if written < len(data):
+                return done
         return done
 
     def _content(self, node: files.Node | None, offset: int, count: int) -> bytes:
@@ -207,10 +204,11 @@ class Descriptors(Guest):
         descriptor = self._get(fd)
         folder = folder_of(descriptor)
         if not cookie:
-            descriptor.listing = [(".", folder), ("..", folder.parent), *folder.entries.items()]
+            descriptor.listing = folder.listing()
         filled = bytearray()
         size = min(u(size), PIECE)
-        for index, (name, node) in enumerate(descriptor.listing[u64(cookie) :], u64(cookie)):
+        for index in range(u64(cookie), len(descriptor.listing)):
+            name, node = descriptor.listing[index]
             encoded = os.fsencode(name)
             filled += abi.DIRENT.pack(index + 1, node.inode, len(encoded), node.kind) + encoded
             if len(filled) >= size:

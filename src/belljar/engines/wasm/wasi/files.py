@@ -138,6 +138,22 @@ class Folder(Node):
         super().__init__(frozen=frozen)
         self.parent = parent or self
         self.entries: dict[str, Node] = {}
+        self._listing: tuple[tuple[str, Node], ...] | None = None
+
+    def touch(self) -> None:
+        super().touch()
+        self._listing = None
+
+    def move(self, parent: Folder) -> None:
+        self.parent = parent
+        self._listing = None
+
+    def listing(self) -> tuple[tuple[str, Node], ...]:
+        """Its entries as they are now, the same tuple until they change: 256 descriptors of a
+        folder of the host with many files must not each hold a copy."""
+        if self._listing is None:
+            self._listing = ((".", self), ("..", self.parent), *self.entries.items())
+        return self._listing
 
 
 class FileSystem:
@@ -350,7 +366,7 @@ class FileSystem:
         del folder.entries[name]
         new_folder.entries[new_name] = node
         if isinstance(node, Folder):
-            node.parent = new_folder
+            node.move(new_folder)
         folder.touch()
         new_folder.touch()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn, Protocol
 
 from . import abi, files
@@ -13,6 +13,9 @@ from .memory import Memory, NoMemory
 
 PIECE = 1 << 20
 """Content is copied in pieces of this size: a guest cannot make the host copy its whole memory."""
+MAX_TRANSFER = 64 * PIECE
+"""What one call reads or writes at most. 1,024 vectors may all name the same megabytes, and a short
+count is legal: the guest asks again."""
 MAX_VECTORS = 1024
 
 
@@ -49,11 +52,12 @@ class Descriptor:
         self.name = name
         """Of a folder that is open from the start, its path."""
         self.position = 0
-        self.listing: list[tuple[str, files.Node]] = []
+        self.listing: tuple[tuple[str, files.Node], ...] = ()
 
 
 class Guest:
-    """The state of one guest. `leave` ends it; `pause` sleeps for it."""
+    """The state of one guest. `leave` ends it; `pause` sleeps for it; `check` is called at the
+    start of every call and between the pieces of a long one, and raises when its time is up."""
 
     def __init__(
         self,
@@ -65,6 +69,7 @@ class Guest:
         open_files: int,
         leave: Callable[[int], NoReturn],
         pause: Callable[[float], None] = time.sleep,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self.files = file_system
         self.open_files = open_files
@@ -74,6 +79,7 @@ class Guest:
         self._env = [os.fsencode(f"{name}={value}") + b"\0" for name, value in env.items()]
         self._leave = leave
         self._pause = pause
+        self._check = check
         self._monotonic_ns = time.monotonic_ns()
         self._open: dict[int, Descriptor] = {
             number: Descriptor(stream=stream, readable=number == 0)
@@ -110,6 +116,15 @@ class Guest:
         if count > MAX_VECTORS:
             raise WasiError(abi.EINVAL)
         return list(abi.IOVEC.iter_unpack(self.memory.read(u(address), 8 * count)))
+
+    def _pieces(self, vectors: int, count: int) -> Iterator[tuple[int, int]]:
+        """The places that vectors name, in pieces, as far as one call goes."""
+        left = MAX_TRANSFER
+        for address, length in self._vectors(vectors, count):
+            for start in range(0, min(length, left), PIECE):
+                self._check()
+                yield address + start, min(PIECE, length - start, left - start)
+            left -= min(length, left)
 
     def _now(self, clock: int) -> int:
         if clock == abi.REALTIME:
