@@ -387,6 +387,58 @@ def test_kill_spares_who_is_not_inside(group: Group, children: Children) -> None
     assert children.wait(outside) == 0
 
 
+def test_kill_finds_who_is_in_some_of_the_groups_only(group: Group, children: Children) -> None:
+    """v1: its forks are blocked and it is killed, though no list of processes has it at first."""
+    places = group.hierarchy.places[1:]
+    if not places:
+        pytest.skip("one group is all there is")
+
+    def chain() -> None:
+        while True:
+            try:
+                if os.fork():
+                    os._exit(0)
+            except BlockingIOError:
+                time.sleep(0.001)
+
+    pid = children.fork(chain)
+    for at in places:
+        Path(at, group.hierarchy.owner, group.name, "cgroup.procs").write_text(str(pid))
+    children.go(pid)
+    children.wait(pid)
+    assert until(lambda: bool(group.members()))
+    assert until(group.kill)
+    assert until(group.remove)
+
+
+def test_empty_spares_one_and_blocks_forks(group: Group, children: Children) -> None:
+    group.apply(Limits(processes=40))
+
+    def fork_on() -> None:
+        while True:
+            try:
+                if os.fork():
+                    os._exit(0)
+            except BlockingIOError:
+                time.sleep(0.001)
+
+    spared = children.fork(lambda: time.sleep(60))
+    chain = children.fork(fork_on)
+    for pid in (spared, chain):
+        put(group, pid)
+        children.go(pid)
+    children.wait(chain)
+    assert until(lambda: group.empty(spared))
+    assert group.members() == {spared}
+    assert (quota(group) or "").split()[0] not in ("-1", "max"), "it is limited as before"
+
+
+def quota(group: Group) -> str:
+    place = group.hierarchy
+    file = "cpu.cfs_quota_us" if place.version == 1 else "cpu.max"
+    return Path(place.folders["cpu"], place.owner, group.name, file).read_text()
+
+
 def test_remove_does_not_wait_for_the_living(group: Group, children: Children) -> None:
     pid = children.fork(lambda: time.sleep(60))
     put(group, pid)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from belljar.engines.linux import kernel
 from belljar.engines.linux.places import GID, UID
@@ -21,6 +21,9 @@ from belljar.engines.linux.places import GID, UID
 from . import netns
 
 SPAWN_S = 5.0
+MOVE_S = 10.0
+BUILDERS = 4
+"""Processes that make a sandbox inside another one, in its groups for a moment."""
 
 
 class Parent:
@@ -46,9 +49,12 @@ class Parent:
         os.close(self.mounts)
 
 
-def spawn(parent: Parent, flags: int, inherited: Sequence[str]) -> Parent | list[int]:
+def spawn(
+    parent: Parent, flags: int, inherited: Sequence[str], enter: Callable[[], None]
+) -> Parent | list[int]:
     """A new process in new namespaces inside the parent's. In that process: copies of the mounts
-    that the parent has at the places `inherited`."""
+    that the parent has at the places `inherited`. `enter` takes it into its cgroup, while the
+    parent's code cannot see it."""
     ours, theirs = socket.socketpair()
     parent.network.enter()
     pid, _ = kernel.clone3(0)
@@ -64,6 +70,7 @@ def spawn(parent: Parent, flags: int, inherited: Sequence[str]) -> Parent | list
         return Parent(pidfd, user, pids, mounts, parent.network)
     ours.close()
     receiver, giver = socket.socketpair()
+    enter()
     try:
         kernel.setns(parent.user)
         kernel.setns(parent.pids)
@@ -94,6 +101,31 @@ def spawn(parent: Parent, flags: int, inherited: Sequence[str]) -> Parent | list
     except OSError:
         os._exit(1)
     return copies
+
+
+def move(sandbox: Parent, pid: int, entrances: Sequence[int]) -> None:
+    """Moves the process that has this pid inside into the sandbox's groups. By that number no
+    process outside can be meant, and whoever is in the groups ends with the sandbox. The one that
+    moves it keeps the zygote's user: the code can neither stop it nor take what it holds."""
+    ours, theirs = socket.socketpair()
+    if kernel.clone3(0)[0] == 0:
+        try:
+            kernel.setns(sandbox.pids)
+            if kernel.clone3(0)[0]:  # only the next child is in that pid namespace
+                os._exit(0)
+            for entrance in entrances:
+                os.write(entrance, b"%d" % pid)
+            theirs.send(b"ok")
+        except OSError as error:
+            theirs.send(str(error).encode())
+        finally:
+            os._exit(0)
+    theirs.close()
+    with ours:
+        ours.settimeout(MOVE_S)
+        told = ours.recv(1000)
+    if told != b"ok":
+        raise OSError(told.decode() or "the process that moves it ended without a word")
 
 
 def _namespaces(process: str) -> tuple[int, int, int]:

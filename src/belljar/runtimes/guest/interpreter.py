@@ -6,7 +6,7 @@ It talks to the keeper on descriptor 3, in JSON lines:
                     {"cell": {code, name}} with a descriptor for standard input
                     {"packages": folders} that can be imported from now on
                     {"leave": run}: a checkpoint, before that run
-                    {"fork": …} with the entrances to a cgroup, the namespaces, and a socket
+                    {"fork": …} with the namespaces and a socket
                     {"streams": 2} with the two
     here → keeper   {"checkpoint": run} with a socket, {"output": …}, {"progress": …},
                     {"extend": seconds}, {"done": …}; and first of all from a copy: {"hello": pid}
@@ -179,22 +179,16 @@ class _Interpreter:
 
     def _fork(self, order: dict) -> None:  # type: ignore[type-arg]
         """A copy of this process goes on in another sandbox."""
-        entrances = self._lines.take(order["entrances"])
         namespaces = self._lines.take(order["namespaces"])
         (control,) = self._lines.take(1)
         folder = os.getcwd()
 
-        def move() -> None:
-            for entrance in entrances:
-                os.write(entrance, b"0")
-            _join(namespaces)
-
         self._reap()
         try:
-            self._parting = _orphan(move)
+            self._parting = _orphan(lambda: _join(namespaces))
         except OSError:  # the code holds all processes there are: the other keeper hears nothing
             self._parting = _NOBODY
-        for descriptor in (*entrances, *namespaces):
+        for descriptor in namespaces:
             os.close(descriptor)
         if self._parting:
             os.close(control)

@@ -9,7 +9,7 @@ The host asks (ASK) and is answered once (ANSWER), at the end of what takes long
     restart     a new interpreter without state
     rollback    {run}: back to the checkpoint before that run, variables and files
     fork        {run}: descriptors of a new sandbox come along; a copy of the state moves there
-    adopt       the other side of a fork: files, then the copy of the interpreter
+    adopt       the other side of a fork: files, then the copy of the interpreter; settle
     start       {argv, env, folder, terminal, output_bytes}: a process; answered when it has
                 started, its end is an EVENT
     signal      {channel, number}, resize {channel, rows, columns}
