@@ -13,7 +13,7 @@ from .files import Refused
 from .lines import Broken, Crowded, Lines
 from .processes import send_signal
 from .snapshots import Snapshots
-from .states import State, greeting
+from .states import State, greeting, settled
 
 if TYPE_CHECKING:
     from .keeper import Keeper
@@ -113,6 +113,12 @@ class Branches:
             raise Refused("busy", "too many descriptors of this user are under way") from None
         for descriptor in (stdout_out, stderr_out):
             os.close(descriptor)
+        try:
+            why = settled(lines)
+        except Broken:
+            why = "the copy ended"
+        if why:
+            raise Refused("lost", "what the parent has open could not be copied: %s" % why)
         for descriptor in (stdout_in, stderr_in):
             os.set_blocking(descriptor, False)
         self._keeper.runs.attend(State(pid, lines, stdout_in, stderr_in))
