@@ -221,6 +221,7 @@ class JailEngine:
         isolation = dict(parent.isolation)
         wall = JailWall(self._gone, ours, born, group, 0, isolation, limits, parent.zygote, number)
         wall.family, wall.strays = parent.family, parent.strays
+        wall.expect_move()
         return Branch(wall=self._stands(wall), family=family.detach())
 
     async def admit(self, wall: Wall, pid: int) -> None:

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+from belljar import threads
 from belljar.engines.base import Inside, Seen
 from belljar.engines.linux import cgroups
 from belljar.engines.linux.cgroups.removal import removed
@@ -64,6 +65,7 @@ class JailWall(DestroyedOnce):
         self.group = group
         self._limits = limits
         self._used = False
+        self._expecting: asyncio.Future[None] | None = None
         self._flooded = False
 
     def settle(self) -> None:
@@ -114,6 +116,12 @@ class JailWall(DestroyedOnce):
 
     def kill(self) -> None:
         kill(self._pidfd)
+
+    def expect_move(self) -> None:
+        """A copy will be moved into its group: what takes long about that is done meanwhile."""
+        if self.group:
+            work = threads.ENGINES.do_for(threads.OURS, self.group.expect_move, pid_of(self._pidfd))
+            self._expecting = asyncio.ensure_future(work)
 
     async def empty(self) -> bool:
         """Ends everything inside but pid 1, and what lives in walls of its own there; False if

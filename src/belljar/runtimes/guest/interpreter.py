@@ -27,9 +27,9 @@ import signal
 import socket
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
-from . import belongings, runner, translator
+from . import belongings, runner, seeds, translator
 from .found import make_importable
 from .lines import Broken, Crowded, Lines
 from .notebook import Notebook
@@ -67,6 +67,8 @@ class _Interpreter:
         self._lines = Lines(_CONTROL)
         self._rehearsing = False
         self._parting = 0
+        self._pids = {1, os.getpid()}
+        """Of all that this process is a copy of, and of itself."""
         self._noted: tuple[dict[int, belongings.Position], str] | None = None
         """In a copy that waits: how far its files were, and its folder."""
         self._moving: _Moving | None = None
@@ -189,7 +191,7 @@ class _Interpreter:
 
         self._reap()
         try:
-            self._parting = _orphan(lambda: _join(namespaces))
+            self._parting = _orphan(lambda: _join(namespaces), unlike=self._pids)
         except OSError:  # the code holds all processes there are: the other keeper hears nothing
             self._parting = _NOBODY
         for descriptor in namespaces:
@@ -202,7 +204,8 @@ class _Interpreter:
         _drop_capabilities()
         self._moving = moving  # the new keeper lays out the files meanwhile, and then answers
         self._noted = None
-        runner.reseed()
+        seeds.renew()
+        seeds.renew_libraries()
         self._lines.send({"hello": os.getpid()})
 
     def _settle(self) -> None:
@@ -224,8 +227,10 @@ class _Interpreter:
         if self._noted:
             (noted, folder), self._noted = self._noted, None
             belongings.come_back(noted, folder)
+            seeds.renew_libraries()
 
     def _continue_on(self, control: int) -> None:
+        self._pids.add(os.getpid())
         os.setsid()  # what is meant for the original's group must not hit the copy
         self._lines.close()
         os.dup2(control, _CONTROL, inheritable=False)
@@ -250,9 +255,10 @@ def _folder() -> str:
         return "/workspace"
 
 
-def _orphan(before: Callable[[], None] = lambda: None) -> int:
+def _orphan(before: Callable[[], None] = lambda: None, *, unlike: Container[int] = ()) -> int:
     """Forks off a process that is not our child, so that the code never waits for it by accident.
-    Returns 0 in it, and here the process between the two, which exits."""
+    Returns 0 in it, and here the process between the two, which exits. `unlike`: pids that it must
+    not have: that a process is a copy, libraries notice by nothing else."""
     pid = _fork_unseen()
     if pid:
         return pid
@@ -261,6 +267,9 @@ def _orphan(before: Callable[[], None] = lambda: None) -> int:
         before()
         if os.fork():
             os._exit(0)
+        while os.getpid() in unlike:
+            if os.fork():
+                os._exit(0)
     except BaseException:
         os._exit(1)
     return 0
@@ -312,7 +321,8 @@ def _set_up(order: dict) -> None:  # type: ignore[type-arg]
         bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (bound, bound))
     if order["reseed"]:
-        runner.reseed()
+        seeds.renew()
+        seeds.renew_libraries()
     os.environ.clear()
     os.environ.update(order["env"])
     runner.more_threads(order["env"].get("OMP_NUM_THREADS", "1"))
