@@ -21,7 +21,6 @@ from belljar.engines.linux.places import GID, UID
 from . import netns
 
 SPAWN_S = 5.0
-MOVE_S = 10.0
 BUILDERS = 4
 """Processes that make a sandbox inside another one, in its groups for a moment."""
 
@@ -106,7 +105,7 @@ def spawn(
 def move(sandbox: Parent, pid: int, entrances: Sequence[int]) -> None:
     """Moves the process that has this pid inside into the sandbox's groups. By that number no
     process outside can be meant, and whoever is in the groups ends with the sandbox. The one that
-    moves it keeps the zygote's user: the code can neither stop it nor take what it holds."""
+    moves it stays in the zygote's user namespace: the code cannot take what it holds."""
     ours, theirs = socket.socketpair()
     if kernel.clone3(0)[0] == 0:
         try:
@@ -122,7 +121,7 @@ def move(sandbox: Parent, pid: int, entrances: Sequence[int]) -> None:
             os._exit(0)
     theirs.close()
     with ours:
-        ours.settimeout(MOVE_S)
+        ours.settimeout(SPAWN_S)
         told = ours.recv(1000)
     if told != b"ok":
         raise OSError(told.decode() or "the process that moves it ended without a word")
