@@ -21,6 +21,7 @@ from belljar.engines.linux.places import GID, UID
 from . import netns
 
 SPAWN_S = 5.0
+MOST_ENTRANCES = 8
 BUILDERS = 4
 """Processes that make a sandbox inside another one, in its groups for a moment."""
 
@@ -36,6 +37,8 @@ class Parent:
         self.user = user
         self.pids = pids
         self.mounts = mounts
+        self.mover: socket.socket | None = None
+        """To a process that can `move` another one into its groups."""
 
     @classmethod
     def young(cls, pid: int, pidfd: int, network: netns.Network) -> Parent:
@@ -46,6 +49,8 @@ class Parent:
         os.close(self.user)
         os.close(self.pids)
         os.close(self.mounts)
+        if self.mover:
+            self.mover.close()
 
 
 def spawn(
@@ -102,27 +107,41 @@ def spawn(
     return copies
 
 
-def move(sandbox: Parent, pid: int, entrances: Sequence[int]) -> None:
-    """Moves the process that has this pid inside into the sandbox's groups. By that number no
-    process outside can be meant, and whoever is in the groups ends with the sandbox. The one that
-    moves it stays in the zygote's user namespace: the code cannot take what it holds."""
-    ours, theirs = socket.socketpair()
-    if kernel.clone3(0)[0] == 0:
+def expect_move(sandbox: Parent) -> None:
+    """Forks off a process in the sandbox's pid namespace that waits for `move`: a warm zygote takes
+    milliseconds to fork, and has them now. It stays in the zygote's user namespace, so the code
+    cannot take what it holds."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        if kernel.clone3(0)[0]:
+            sandbox.mover = ours
+            return
         try:
+            ours.close()
             kernel.setns(sandbox.pids)
             if kernel.clone3(0)[0]:  # only the next child is in that pid namespace
                 os._exit(0)
-            for entrance in entrances:
-                os.write(entrance, b"%d" % pid)
-            theirs.send(b"ok")
+            pid, entrances, _, _ = socket.recv_fds(theirs, 100, MOST_ENTRANCES)
+            if pid:
+                for entrance in entrances:
+                    os.write(entrance, pid)
+                theirs.send(b"ok")
         except OSError as error:
             theirs.send(str(error).encode())
         finally:
             os._exit(0)
-    theirs.close()
-    with ours:
-        ours.settimeout(SPAWN_S)
-        told = ours.recv(1000)
+
+
+def move(sandbox: Parent, pid: int, entrances: Sequence[int]) -> None:
+    """Moves the process that has this pid inside into the sandbox's groups. By that number no
+    process outside can be meant, and whoever is in the groups ends with the sandbox."""
+    mover, sandbox.mover = sandbox.mover, None
+    if mover is None:
+        raise OSError("there was no room for a process that moves it")
+    with mover:
+        mover.settimeout(SPAWN_S)
+        socket.send_fds(mover, [b"%d" % pid], entrances)
+        told = mover.recv(1000)
     if told != b"ok":
         raise OSError(told.decode() or "the process that moves it ended without a word")
 

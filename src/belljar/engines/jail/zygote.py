@@ -18,6 +18,7 @@ of its pid namespace it takes every sandbox with it: the kernel sees to that.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
@@ -325,6 +326,9 @@ class _Zygote:
             return self._plan(order, branch, places, parent.network.hosts, to_parent), stream
         self._families[order["number"]] = branch
         self._watch(branch.pidfd, None, parent.network)
+        if entrances:  # while the host and the new sandbox go on
+            with contextlib.suppress(OSError):
+                family.expect_move(branch)
         return None
 
     def _attach(self, order: dict, passed: list[int]) -> None:  # type: ignore[type-arg]

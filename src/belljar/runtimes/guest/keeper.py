@@ -110,7 +110,7 @@ class Keeper:
 
     def loop(self) -> None:
         self.listen(self.host.descriptor, self._from_host)
-        self.listen(self._woken, self._reap)
+        self.listen(self._woken, self.reap)
         self.runs.expect_first()
         while True:
             events = self._poll.poll(LINGER_MS if self.host.pending else self.meter.due_ms())
@@ -199,7 +199,7 @@ class Keeper:
             raise Become(runner, interpreter=interpreter)
         return runner
 
-    def _reap(self) -> None:
+    def reap(self) -> None:
         """Collects every dead child, also orphans that pid 1 inherited."""
         drain(self._woken)
         while True:
