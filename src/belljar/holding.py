@@ -156,11 +156,11 @@ class Held:
         """Ends everything in here but branches; False if something may be left. The host, where it
         counts processes, keeps code from forking on, and from hiding; the agent gives up its
         checkpoints."""
-        certain = await cast(BranchingEngine, self.engine).empty(self.conversation.wall)
+        ended = await cast(BranchingEngine, self.engine).empty(self.conversation.wall)
         told: dict[str, Any] = {}
         with contextlib.suppress(SandboxLost, Refusal):
             told = await self.conversation.ask("empty", within_s=within_s)
-        return certain or told.get("left") == 0
+        return told.get("left") == 0 if ended is None else ended
 
     def check_packages(self, given: object) -> None:
         """Whether it may have these; building them may still fail."""

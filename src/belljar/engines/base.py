@@ -269,9 +269,9 @@ class BranchingEngine(Engine, Protocol):
         `pid`: as it is inside."""
         ...
 
-    async def empty(self, wall: Wall) -> bool:
-        """Ends everything behind a wall but its agent and the branches inside; True if that is
-        certain."""
+    async def empty(self, wall: Wall) -> bool | None:
+        """Ends everything behind a wall but its agent and the branches inside; False if something
+        is left, None if only the agent can do it."""
         ...
 
 

@@ -231,7 +231,7 @@ class JailEngine:
             work = wall.zygote.move(wall.number, pid, wall.group)
             await asyncio.shield(asyncio.ensure_future(work))
 
-    async def empty(self, wall: Wall) -> bool:
+    async def empty(self, wall: Wall) -> bool | None:
         assert isinstance(wall, JailWall)
         return await wall.empty()
 

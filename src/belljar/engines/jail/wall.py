@@ -123,11 +123,13 @@ class JailWall(DestroyedOnce):
             work = threads.ENGINES.do_for(threads.OURS, self.group.expect_move, pid_of(self._pidfd))
             self._expecting = asyncio.ensure_future(work)
 
-    async def empty(self) -> bool:
+    async def empty(self) -> bool | None:
         """Ends everything inside but pid 1, and what lives in walls of its own there; False if
-        something does not end, or nobody but pid 1 can tell."""
-        if self.group is None or self._pidfd < 0:
-            return False
+        something does not end, None if nobody but pid 1 can do it."""
+        if self.group is None:
+            return None
+        if self._pidfd < 0:
+            return True  # it was destroyed
         first = pid_of(self._pidfd)
         for pause_s in EMPTY_PAUSES_S:
             if self.group.empty(first):
