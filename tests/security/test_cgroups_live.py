@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from belljar.engines.linux.cgroups.hierarchy import CONTROLLERS
 from belljar.engines.linux.cgroups.owner import started
 from belljar.model import MIB, Limits
 
+TASKS = {1: "tasks", 2: "cgroup.threads"}
 SOURCE = Path(cgroups.__file__).parents[4]
 
 
@@ -473,6 +475,35 @@ def test_a_child_can_enter_by_itself(group: Group, children: Children) -> None:
     owner, places = group.hierarchy.owner, group.hierarchy.places
     lists = [Path(at, owner, group.name, "cgroup.procs") for at in places]
     assert until(lambda: all(each.read_text().split() == [str(pid)] for each in lists))
+
+
+def test_another_process_is_moved_with_its_threads(group: Group, children: Children) -> None:
+    """By a third one, which may itself be nobody."""
+
+    def crowd() -> None:
+        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+        time.sleep(60)
+
+    pid = children.fork(crowd)
+    children.go(pid)
+    assert until(lambda: len(os.listdir(f"/proc/{pid}/task")) == 2)
+    entrances = group.open_entrances(for_others=True)
+
+    def move() -> None:
+        if os.geteuid() == 0:
+            os.setresuid(65534, 65534, 65534)
+        for fd in entrances:
+            os.write(fd, b"%d" % pid)
+
+    mover = children.fork(move)
+    children.go(mover)
+    assert children.wait(mover) == 0
+    for fd in entrances:
+        os.close(fd)
+    owner, places = group.hierarchy.owner, group.hierarchy.places
+    for at in places:
+        threads = Path(at, owner, group.name, TASKS[group.hierarchy.version]).read_text()
+        assert len(threads.split()) == 2
 
 
 # -- what a crash leaves -----------------------------------------------------------------------
