@@ -285,6 +285,18 @@ def test_s6_a_branch_from_before_a_run_has_files_as_far_as_they_were(
     branch.close()
 
 
+def test_s6_a_branch_from_before_a_run_has_removed_and_mapped_files(box: belljar.Sandbox) -> None:
+    box.run(
+        MAPPINGS["a file"] + "\nm[:6] = b'before'; g = open('g', 'w+'); g.write('g'); g.flush()"
+    )
+    later = box.run("m[:6] = b'after!'; os.utime('f'); os.remove('g'); g.write('gone'); g.flush()")
+    (branch,) = box.fork(at=later.run_id)
+    assert said(branch, "m[:6], open('f', 'rb').read(6)") == "(b'before', b'before')"
+    assert said(branch, "g.write('h'); g.flush(); open('g').read()") == "'gh'"
+    assert said(box, "m[:6], g.seek(0), g.read()") == "(b'after!', 0, 'ggone')"
+    branch.close()
+
+
 def test_s6_a_pipe_to_a_program_stays_after_a_rollback(box: belljar.Sandbox) -> None:
     box.run(
         "import subprocess\n"

@@ -74,14 +74,20 @@ def positions() -> dict[int, Position]:
 
 
 def stay_behind(
-    before: dict[int, Identity], noted: dict[int, Position], theirs: int, *, spared: int
+    before: dict[int, Identity],
+    noted: dict[int, Position],
+    theirs: int,
+    *,
+    current: bool,
+    spared: int,
 ) -> None:
     """In a branch, once its files are there: nothing is shared with the parent from here on.
 
     `before`: what was open when the copy was made; what was opened since is our own. `noted`: how
-    far files were at the moment that the branch is to start from. `theirs`: the parent's device of
-    files. `spared`: a descriptor that stays. Raises OSError if there is no room for a copy."""
-    mine = _Own(theirs)
+    far files were at the moment that the branch is to start from; `current`: that is now. `theirs`:
+    the parent's device of files. `spared`: a descriptor that stays. Raises OSError if there is no
+    room for a copy."""
+    mine = _Own(theirs, current=current)
     kept = os.fstat(spared)
     with open(os.devnull, "rb") as null:
         os.dup2(null.fileno(), 0)
@@ -132,8 +138,11 @@ def return_to(folder: str) -> None:
 class _Own:
     """Files of our own in place of the parent's."""
 
-    def __init__(self, theirs: int) -> None:
+    def __init__(self, theirs: int, *, current: bool) -> None:
         self._theirs = theirs
+        self._current = current
+        self._names: dict[Identity, str] = {}
+        """Of files that are open: since a checkpoint they may have been removed."""
         self._copies: dict[Identity, int] = {}
         """Of files without a name in here: two ways to one file lead to one copy."""
         self._unopened: dict[Identity, int] = {}
@@ -144,8 +153,9 @@ class _Own:
         status = os.fstat(descriptor)
         path = os.readlink("/proc/self/fd/%d" % descriptor)
         flags, offset = _state(descriptor)
-        if noted and noted[0] == path:
-            _, flags, offset = noted
+        if noted:
+            path, flags, offset = noted
+            self._names[status.st_dev, status.st_ino] = path
         try:
             new = self._counterpart(descriptor, status, path, flags, offset)
         except OSError as error:
@@ -216,19 +226,21 @@ class _Own:
             os.close(file)
             return
         named = -1
-        if _is_copied(place.path) and os.path.isfile(place.path):
+        identity = (place.device, place.inode)
+        path = self._names.get(identity, place.path)
+        if _is_copied(path) and os.path.isfile(path):
             try:
-                named = os.open(place.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+                named = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             except PermissionError:
                 pass
         if named >= 0:
-            # What was written through the mapping may not have been seen as a change of the file.
-            most = os.fstat(named).st_size - place.offset
-            place.write_to(named, place.offset, min(place.size, most))
+            if self._current:
+                # What was written through the mapping may not have been seen as a change.
+                most = os.fstat(named).st_size - place.offset
+                place.write_to(named, place.offset, min(place.size, most))
             place.map(named, place.offset)
             os.close(named)
             return
-        identity = (place.device, place.inode)
         copy = self._copies.get(identity, -1)
         if copy < 0:
             copy = self._copies[identity] = self._unopened[identity] = _nameless()

@@ -214,7 +214,13 @@ class _Interpreter:
         if moving is None:
             return
         try:
-            belongings.stay_behind(moving.held, moving.noted, moving.device, spared=_CONTROL)
+            belongings.stay_behind(
+                moving.held,
+                moving.noted,
+                moving.device,
+                current=moving.current,
+                spared=_CONTROL,
+            )
             belongings.return_to(moving.folder)
         except Exception as error:
             self._lines.send({"settled": getattr(error, "strerror", None) or repr(error)})
@@ -244,6 +250,7 @@ class _Moving:
 
     def __init__(self, noted: tuple[dict[int, belongings.Position], str] | None) -> None:
         self.held = belongings.held()
+        self.current = noted is None
         self.noted, self.folder = noted or (belongings.positions(), _folder())
         self.device = os.stat("/workspace").st_dev
 

@@ -118,7 +118,8 @@ class Group:
         """For a thread, shortly before a process is moved in from outside (`for_others`). To do so
         the kernel waits some ten milliseconds for all processors, unless it has just done so: it
         does it here, for a process that is inside already."""
-        self._attempt("pids", "cgroup.procs", str(member))
+        if self.hierarchy.fds:  # it may have been closed meanwhile
+            self._attempt("pids", "cgroup.procs", str(member))
 
     def baseline(self) -> None:
         """Count from now: a pooled sandbox's warm-up is not its user's usage."""
