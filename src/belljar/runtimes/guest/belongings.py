@@ -129,10 +129,12 @@ def come_back(noted: dict[int, Position], folder: str) -> None:
 
 def return_to(folder: str) -> None:
     """The folder of that name is another one now."""
-    try:
-        os.chdir(folder)
-    except OSError:
-        os.chdir("/workspace")
+    for one in (folder, "/workspace"):
+        try:
+            os.chdir(one)
+            return
+        except OSError:
+            continue
 
 
 class _Own:
