@@ -18,6 +18,7 @@ import pytest
 import belljar
 from belljar.conversation import Conversation
 from belljar.kept import outputs
+from belljar.kept.run import Run
 from belljar.runtimes.guest import protocol
 
 MIB = 1 << 20
@@ -82,6 +83,28 @@ def test_s3_a_picture_of_some_megabytes_arrives_whole(jar: belljar.Belljar) -> N
             assert str(output.data["text/html"]).startswith("<p>\u00fc")
         assert len(result.outputs) == 2
         assert result.value == "r" * 20_000
+
+
+def test_l5_outputs_beyond_what_is_held_do_not_reach_the_host(
+    jar: belljar.Belljar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came = 0
+    honest = Run._received
+
+    def count(self: Run, stream: int, data: bytes) -> None:
+        nonlocal came
+        came += len(data)
+        honest(self, stream, data)
+
+    monkeypatch.setattr(Run, "_received", count)
+    with belljar.Sandbox(jar, environment="base", memory_bytes=1 << 30, timeout_s=60) as box:
+        line = '{"output": {"kind": "display", "data": {"text/plain": "%s"}}}\\n'
+        result = box.run(
+            KEEPER + f"line = ('{line}' % ('x' * (4 << 20))).encode()\n"
+            "for _ in range(20): keeper.sendall(line)"
+        )
+    assert result.status == "ok" and len(result.outputs) == outputs.ALL_BYTES // (4 * MIB)
+    assert came <= outputs.ALL_BYTES
 
 
 # -- a keeper that was taken over ----------------------------------------------------------------

@@ -15,6 +15,8 @@ from typing import Any
 from . import protocol
 
 MOST_OUTPUT_BYTES = 8 << 20
+MOST_CONTENT_BYTES = 32 << 20
+"""Of all outputs of a run: the host holds no more."""
 MOST_TEXT_BYTES = 64 * 1024
 """Of an error's name, message and traceback, each."""
 _MOST_TYPES = 20
@@ -22,9 +24,9 @@ _MOST_NAME = 200
 _MOST_METADATA_BYTES = 16 * 1024
 
 
-def shown(told: object) -> tuple[dict[str, Any], bytes] | None:
-    """An output: what is announced, and the content that follows. None: it is none, or too
-    large."""
+def shown(told: object, room: int) -> tuple[dict[str, Any], bytes] | None:
+    """An output: what is announced, and the content that follows. None: it is none, or too large
+    for the `room` that its run has left."""
     if not isinstance(told, dict) or told.get("kind") not in ("display", "result"):
         return None
     data = told.get("data")
@@ -40,7 +42,7 @@ def shown(told: object) -> tuple[dict[str, Any], bytes] | None:
         pieces.append(piece)
     metadata = _metadata(told.get("metadata"))
     content = b"".join((*pieces, metadata))
-    if len(content) > MOST_OUTPUT_BYTES:
+    if len(content) > min(room, MOST_OUTPUT_BYTES):
         return None
     return {"kind": told["kind"], "data": described, "metadata": len(metadata)}, content
 

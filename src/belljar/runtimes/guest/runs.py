@@ -37,6 +37,7 @@ class _Cell:
         self.run = run
         self.spools = {1: Spool(output_bytes), 2: Spool(output_bytes)}
         self.stdin = stdin
+        self.content_left = news.MOST_CONTENT_BYTES
         self.unheard = 0
         self._told = 0
         self._began = time.monotonic()
@@ -189,15 +190,17 @@ class Runs:
                 raise Broken("an end that tells nothing")
             self._finish(*news.ending(line["done"]))
         elif self._cell and self._cell.may_tell():
-            self._tell(self._cell.ask, line)
+            self._tell(self._cell, line)
 
-    def _tell(self, ask: int, line: dict) -> None:  # type: ignore[type-arg]
+    def _tell(self, cell: _Cell, line: dict) -> None:  # type: ignore[type-arg]
+        ask = cell.ask
         if "output" in line:
-            found = news.shown(line["output"])
+            found = news.shown(line["output"], cell.content_left)
             if found is None:  # that there was one is still told
                 self._keeper.event(ask, output=None)
                 return
             head, content = found
+            cell.content_left -= len(content)
             self._keeper.event(ask, output=head)
             self._keeper.put_out(ask, protocol.Stream.SHOWN, content)
         elif "progress" in line:
