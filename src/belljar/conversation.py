@@ -44,14 +44,14 @@ class _Channel:
 
 class Conversation(Hearing):
     def __init__(self, wall: Wall) -> None:
-        super().__init__(
-            wall, protocol.Reader(protocol.KEPT_FROM_AGENT, most=protocol.KEPT_PAYLOAD)
-        )
+        super().__init__(wall, protocol.Reader(protocol.KEPT_FROM_AGENT))
         self.hear: Hear | None = None
         """Gets what concerns no channel."""
         self._ids = itertools.count(1)
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._channels: dict[int, _Channel] = {}
+        self._unanswered = 0
+        self._events = _Allowance(self._loop.time())
         self.last_use = self._loop.time()
 
     def next_id(self) -> int:
@@ -81,6 +81,7 @@ class Conversation(Hearing):
             self.listen(number, receive, hear)
         try:
             frame = protocol.message(protocol.ASK, {"id": number, "op": op, **fields})
+            self._expect_answer()
             async with asyncio.timeout(within_s):
                 await self._send(frame, descriptors)
                 return await answer
@@ -115,6 +116,7 @@ class Conversation(Hearing):
 
         answer.add_done_callback(answered)
         self.last_use = self._loop.time()
+        self._expect_answer()
         try:
             self._sending.put(frame)
         except OSError as error:
@@ -185,6 +187,10 @@ class Conversation(Hearing):
 
     # -- the stream ------------------------------------------------------------------------------
 
+    def _expect_answer(self) -> None:
+        self._unanswered += 1
+        self._events.grow(_Allowance.EACH_QUESTION)
+
     async def _send(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
         self.last_use = self._loop.time()
         try:
@@ -213,8 +219,12 @@ class Conversation(Hearing):
             if channel and channel.receive:
                 channel.receive(stream, payload[protocol.OUTPUT.size :])
         elif kind == protocol.ANSWER:
+            if not self._unanswered:
+                raise protocol.BadFrame("an answer to no question")
+            self._unanswered -= 1
             self._answered(protocol.unpack(payload))
         elif kind == protocol.EVENT:
+            self._events.take(len(payload), self._loop.time())
             event = protocol.unpack(payload)
             channel = self._channels.get(_whole(event.get("channel")))
             if channel and type(fed := event.get("fed")) is int:
@@ -246,6 +256,28 @@ class Conversation(Hearing):
             channel.taken.set()
             if channel.hear:
                 channel.hear({"gone": self.lost})
+
+
+class _Allowance:
+    """How much the host parses of what a sandbox tells unasked. An honest agent stays far below."""
+
+    MOST = 8 << 20
+    EACH_QUESTION = 2 << 20
+    EACH_S = 512 * 1024
+
+    def __init__(self, now: float) -> None:
+        self._left: float = self.MOST
+        self._since = now
+
+    def grow(self, by: float) -> None:
+        self._left = min(self.MOST, self._left + by)
+
+    def take(self, size: int, now: float) -> None:
+        self.grow((now - self._since) * self.EACH_S)
+        self._since = now
+        self._left -= size
+        if self._left < 0:
+            raise protocol.BadFrame("more events than anybody asked for")
 
 
 def _whole(value: object) -> int:

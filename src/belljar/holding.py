@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from belljar.conversation import Conversation, Refusal
-from belljar.engines.base import Branch, CannotMount, Engine, Ground, MountingEngine
+from belljar.engines.base import (
+    Branch,
+    BranchingEngine,
+    CannotMount,
+    Engine,
+    Ground,
+    MountingEngine,
+)
 from belljar.errors import (
     Busy,
     EngineUnavailable,
@@ -122,14 +129,14 @@ class Held:
         return dataclasses.replace(other, recorder=recorder, life=life), branch
 
     async def _branch(self, life: Entry) -> tuple[Held, Branch]:
-        make = getattr(self.engine, "branch", None)
-        if make is None or not self.engine.capabilities.branches:
+        if not self.engine.capabilities.branches:
             raise Unsupported(
                 f"the engine {self.engine.name!r} cannot branch a sandbox",
                 hint="the jail can",
             )
         await life.written()
-        branch: Branch = await make(self.conversation.wall, self.request.limits)
+        engine = cast(BranchingEngine, self.engine)
+        branch = await engine.branch(self.conversation.wall, self.request.limits)
         if self.outlet:
             self.outlet.share()
         other = dataclasses.replace(
@@ -138,6 +145,22 @@ class Held:
         if self.outlet:
             self.outlet.lives(self.engine, other.conversation)
         return other, branch
+
+    async def admit(self, pid: int) -> None:
+        """A copy has moved in: its limits hold from here on."""
+        if pid < 2:
+            raise SandboxLost("the branch does not say which process moved in")
+        await cast(BranchingEngine, self.engine).admit(self.conversation.wall, pid)
+
+    async def empty(self, *, within_s: float) -> bool:
+        """Ends everything in here but branches; False if something may be left. The host, where it
+        counts processes, keeps code from forking on, and from hiding; the agent gives up its
+        checkpoints."""
+        ended = await cast(BranchingEngine, self.engine).empty(self.conversation.wall)
+        told: dict[str, Any] = {}
+        with contextlib.suppress(SandboxLost, Refusal):
+            told = await self.conversation.ask("empty", within_s=within_s)
+        return told.get("left") == 0 if ended is None else ended
 
     def check_packages(self, given: object) -> None:
         """Whether it may have these; building them may still fail."""

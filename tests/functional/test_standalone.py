@@ -20,7 +20,7 @@ from belljar.conversation import Conversation
 from belljar.engines.base import Inside, Seen
 from belljar.model import MIB, Limits
 from belljar.receiver import Outcome
-from belljar.runtimes.guest import standalone
+from belljar.runtimes.guest import protocol, standalone
 from belljar.sandbox import Order, Sandbox
 
 UNSHARE = [
@@ -167,7 +167,14 @@ def test_s1_it_can_be_kept_and_watches_memory_itself(in_memory: Path) -> None:
 
         async def cell(run: int, code: str) -> dict[str, Any]:
             asked = {"code": code, "name": f"<run {run}>", "run": run, "output_bytes": 1000}
-            return await talk.ask("run", stdin=False, **asked)
+            value = bytearray()
+
+            def receive(stream: int, data: bytes) -> None:
+                if stream == protocol.Stream.VALUE:
+                    value.extend(data)
+
+            told = await talk.ask("run", stdin=False, receive=receive, **asked)
+            return {**told, "value": value.decode()}
 
         try:
             await talk.ask("set_up", **set_up)

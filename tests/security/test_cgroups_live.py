@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from belljar.engines.linux.cgroups.hierarchy import CONTROLLERS
 from belljar.engines.linux.cgroups.owner import started
 from belljar.model import MIB, Limits
 
+TASKS = {1: "tasks", 2: "cgroup.threads"}
 SOURCE = Path(cgroups.__file__).parents[4]
 
 
@@ -387,6 +389,56 @@ def test_kill_spares_who_is_not_inside(group: Group, children: Children) -> None
     assert children.wait(outside) == 0
 
 
+def test_kill_finds_who_is_in_some_of_the_groups_only(group: Group, children: Children) -> None:
+    """v1: its forks are blocked and it is killed, though no list of processes has it at first."""
+    places = group.hierarchy.places[1:]
+    if not places:
+        pytest.skip("one group is all there is")
+
+    def chain() -> None:
+        while True:
+            try:
+                if os.fork():
+                    os._exit(0)
+            except BlockingIOError:
+                time.sleep(0.001)
+
+    pid = children.fork(chain)
+    for at in places:
+        Path(at, group.hierarchy.owner, group.name, "cgroup.procs").write_text(str(pid))
+    children.go(pid)
+    children.wait(pid)
+    assert until(lambda: bool(group.members()))
+    assert until(group.kill)
+    assert until(group.remove)
+
+
+def test_empty_spares_one_and_blocks_forks(group: Group, children: Children) -> None:
+    group.apply(Limits(processes=40))
+
+    def fork_on() -> None:
+        while True:
+            try:
+                if os.fork():
+                    os._exit(0)
+            except BlockingIOError:
+                time.sleep(0.001)
+
+    spared = children.fork(lambda: time.sleep(60))
+    chain = children.fork(fork_on)
+    for pid in (spared, chain):
+        put(group, pid)
+        children.go(pid)
+    children.wait(chain)
+    assert until(lambda: group.empty(spared))
+    assert group.members() == {spared}
+    place = group.hierarchy
+    if place.limits_cpu:
+        file = "cpu.cfs_quota_us" if place.version == 1 else "cpu.max"
+        quota = Path(place.folders["cpu"], place.owner, group.name, file).read_text()
+        assert quota.split()[0] not in ("-1", "max"), "it is limited as before"
+
+
 def test_remove_does_not_wait_for_the_living(group: Group, children: Children) -> None:
     pid = children.fork(lambda: time.sleep(60))
     put(group, pid)
@@ -423,6 +475,35 @@ def test_a_child_can_enter_by_itself(group: Group, children: Children) -> None:
     owner, places = group.hierarchy.owner, group.hierarchy.places
     lists = [Path(at, owner, group.name, "cgroup.procs") for at in places]
     assert until(lambda: all(each.read_text().split() == [str(pid)] for each in lists))
+
+
+def test_another_process_is_moved_with_its_threads(group: Group, children: Children) -> None:
+    """By a third one, which may itself be nobody."""
+
+    def crowd() -> None:
+        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+        time.sleep(60)
+
+    pid = children.fork(crowd)
+    children.go(pid)
+    assert until(lambda: len(os.listdir(f"/proc/{pid}/task")) == 2)
+    entrances = group.open_entrances(for_others=True)
+
+    def move() -> None:
+        if os.geteuid() == 0:
+            os.setresuid(65534, 65534, 65534)
+        for fd in entrances:
+            os.write(fd, b"%d" % pid)
+
+    mover = children.fork(move)
+    children.go(mover)
+    assert children.wait(mover) == 0
+    for fd in entrances:
+        os.close(fd)
+    owner, places = group.hierarchy.owner, group.hierarchy.places
+    for at in places:
+        threads = Path(at, owner, group.name, TASKS[group.hierarchy.version]).read_text()
+        assert len(threads.split()) == 2
 
 
 # -- what a crash leaves -----------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import resource
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from belljar.engines.linux.cgroups import Group, Hierarchy, sweep
+from belljar.engines.linux.cgroups import Group, Hierarchy, removal, sweep
 from belljar.engines.linux.cgroups.hierarchy import CONTROLLERS
 from belljar.engines.linux.cgroups.owner import started
 from belljar.engines.linux.cgroups.plan import Version, Write, plan, weight
@@ -259,6 +260,24 @@ def test_remove_says_no_while_busy_and_yes_later(plain: Plain) -> None:
     assert group.remove() is True
     plain.hierarchy.close()
     assert not list(plain.root.glob(f"**/{plain.hierarchy.owner}"))
+
+
+def test_who_cannot_be_ended_stays_limited_and_is_named(
+    plain: Plain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R3: here it is this process, which no list can make us kill."""
+    monkeypatch.setattr(removal, "LAST_PAUSES_S", (0,))
+    group = Group.create(plain.hierarchy, "s1")
+    plain.fill(group)
+    group.apply(Limits(cpus=0.5))
+    processes = plain.path(group, "pids.max").with_name("cgroup.procs")
+    processes.write_text(f"{os.getpid()}\n")
+    share = plain.path(group, "cpu.cfs_quota_us" if plain.hierarchy.version == 1 else "cpu.max")
+    with pytest.raises(EngineError, match=f"have not ended: {os.getpid()}"):
+        asyncio.run(removal.removed(group, pauses_s=(0, 0)))
+    assert share.read_text().startswith("50000")
+    plain.empty(group)
+    assert group.remove()
 
 
 def test_a_failed_creation_leaves_nothing(tmp_path: Path) -> None:

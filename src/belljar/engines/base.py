@@ -214,8 +214,6 @@ class Branch:
     wall: Wall
     family: int
     """A socket to the agent in it, for the parent's agent."""
-    entrances: tuple[int, ...]
-    """Descriptors by which a process enters its cgroup."""
 
 
 class Engine(Protocol):
@@ -256,6 +254,24 @@ class MountingEngine(Engine, Protocol):
 
     async def attach(self, wall: Wall, mount: Mount) -> None:
         """Mounts into a sandbox that lives."""
+        ...
+
+
+class BranchingEngine(Engine, Protocol):
+    """Where `capabilities.branches`."""
+
+    async def branch(self, parent: Wall, limits: Limits) -> Branch:
+        """A wall inside `parent`'s for a copy of its interpreter to move into."""
+        ...
+
+    async def admit(self, wall: Wall, pid: int) -> None:
+        """Puts the limits of a branch on the copy that moved in, as far as the host enforces them.
+        `pid`: as it is inside."""
+        ...
+
+    async def empty(self, wall: Wall) -> bool | None:
+        """Ends everything behind a wall but its agent and the branches inside; False if something
+        is left, None if only the agent can do it."""
         ...
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from belljar.conversation import Refusal
-from belljar.errors import SandboxLost
+from belljar.errors import EngineError
 from belljar.holding import Held
 
 KILL_S = 5.0
@@ -35,10 +34,13 @@ class Family:
         if not self._inside:
             await self._fall()
             return
-        try:
-            await self._held.conversation.ask("empty", within_s=KILL_S)
-        except (SandboxLost, Refusal):
-            pass
+        if not await self._held.empty(within_s=KILL_S):
+            await self._fall()
+            raise EngineError(
+                "code in a closed sandbox could not be ended by itself; its branches, which live "
+                "behind its walls, were ended with it",
+                hint="belljar doctor says how the kernel can limit and count processes here",
+            )
 
     async def _fall(self) -> None:
         try:

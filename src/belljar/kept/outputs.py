@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from belljar.model import MIB, Output
+
+Kind = Literal["display", "result"]
 
 MOST_OUTPUTS = 200
 OUTPUT_BYTES = 8 * MIB
@@ -18,53 +18,75 @@ ALL_BYTES = 32 * MIB
 _MIME = re.compile(r"[a-z]+/[a-zA-Z0-9.+_-]{1,100}")
 _MOST_TYPES = 20
 _MOST_BRACKETS = 500
+METADATA_BYTES = 16 * 1024
 
 
-def read(told: object) -> Output | None:
-    """None for what is no output."""
+class Announced:
+    """An output whose content is coming: bounded before its first byte."""
+
+    def __init__(self, kind: Kind, parts: list[tuple[str, bool, int]], metadata_bytes: int) -> None:
+        self._kind = kind
+        self._parts = parts
+        self.bytes = sum(size for _, _, size in parts) + metadata_bytes
+        self._content = bytearray()
+
+    def take(self, data: bytes) -> None:
+        self._content += data[: self.bytes - len(self._content)]
+
+    def complete(self) -> Output | None:
+        """None as long as something is missing."""
+        if len(self._content) < self.bytes:
+            return None
+        data: dict[str, str | bytes] = {}
+        at = 0
+        for mime, is_text, size in self._parts:
+            piece = bytes(self._content[at : at + size])
+            data[mime] = decoded(piece) if is_text else piece
+            at += size
+        return Output(kind=self._kind, data=data, metadata=_metadata(bytes(self._content[at:])))
+
+
+def announced(told: object) -> Announced | None:
+    """None for what is no output, or a larger one than is held."""
     if not isinstance(told, dict) or told.get("kind") not in ("display", "result"):
         return None
-    content = told.get("data")
-    if not isinstance(content, dict) or len(content) > _MOST_TYPES:
+    described, metadata_bytes = told.get("data"), told.get("metadata")
+    if not isinstance(described, list) or len(described) > _MOST_TYPES:
         return None
-    data: dict[str, str | bytes] = {}
-    for mime, value in content.items():
-        if not _MIME.fullmatch(mime):
+    parts = []
+    for part in described:
+        if not isinstance(part, list) or len(part) != 3:
             return None
-        piece = _piece(value)
-        if piece is None:
+        mime, kind, size = part
+        if not isinstance(mime, str) or not _MIME.fullmatch(mime):
             return None
-        data[mime] = piece
-    metadata = told.get("metadata")
-    return Output(
-        kind=told["kind"],
-        data=data,
-        metadata=metadata if isinstance(metadata, dict) and _small(metadata) else {},
-    )
-
-
-def size(output: Output) -> int:
-    return sum(len(piece) for piece in output.data.values())
-
-
-def _piece(value: object) -> str | bytes | None:
-    if isinstance(value, str):
-        return value.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-    if isinstance(value, dict) and isinstance(value.get("base64"), str):
-        try:
-            return base64.b64decode(value["base64"], validate=True)
-        except (binascii.Error, ValueError):
+        if kind not in ("text", "bytes") or type(size) is not int or size < 0:
             return None
-    return None
+        parts.append((mime, kind == "text", size))
+    if type(metadata_bytes) is not int or not 0 <= metadata_bytes <= METADATA_BYTES:
+        return None
+    found = Announced(told["kind"], parts, metadata_bytes)
+    return found if found.bytes <= OUTPUT_BYTES else None
 
 
-def _small(metadata: Mapping[str, Any]) -> bool:
-    """Also not so deep that whoever writes it as JSON fails, and without numbers that are none."""
+def decoded(text: bytes) -> str:
+    """Half of a surrogate pair, as a guest may send it, cannot be encoded by anybody later."""
+    return text.decode("utf-8", "replace")
+
+
+def _metadata(text: bytes) -> Mapping[str, Any]:
+    """Not so deep that whoever writes it as JSON fails, and without numbers that are none."""
+    if not text or text.count(b"[") + text.count(b"{") > _MOST_BRACKETS:
+        return {}
     try:
-        text = json.dumps(metadata, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return len(text) <= 65536 and text.count("[") + text.count("{") <= _MOST_BRACKETS
+        found = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(name)
 
 
 def fraction(value: object) -> float:

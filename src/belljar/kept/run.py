@@ -13,6 +13,7 @@ from belljar.conversation import Conversation, Refusal
 from belljar.errors import LimitExceeded, SandboxEnded, SandboxLost
 from belljar.kept import events, outputs, telling
 from belljar.model import Limits, Output, Result
+from belljar.runtimes.guest import protocol
 from belljar.trail.entry import CallbackFailed
 
 TICK_S = 0.25
@@ -60,6 +61,8 @@ class Run:
         self._outputs: list[Output] = []
         self._output_bytes = 0
         self._lost_outputs = 0
+        self._coming: outputs.Announced | None = None
+        self._texts: dict[int, bytearray] = {}
         self._deadline = asyncio.get_running_loop().time() + limits.timeout_s
         self._changed = asyncio.Event()
         self._interrupted = False
@@ -76,7 +79,7 @@ class Run:
         asked = self._conversation.begin(
             "run",
             ask_id=self._ask_id,
-            receive=self._printed,
+            receive=self._received,
             hear=self._heard,
             code=code,
             name=f"<run {self.run_id}>",
@@ -224,9 +227,18 @@ class Run:
 
     # -- what comes ------------------------------------------------------------------------------
 
+    def _received(self, stream: int, data: bytes) -> None:
+        if stream in self._head:
+            self._printed(stream, data)
+        elif stream == protocol.Stream.SHOWN and self._coming:
+            self._coming.take(data)
+            self._shown(self._coming)
+        elif stream == protocol.Stream.VALUE or stream in protocol.ERROR_TEXTS:
+            text = self._texts.setdefault(stream, bytearray())
+            most = outputs.OUTPUT_BYTES if stream == protocol.Stream.VALUE else telling.TEXT_BYTES
+            text += data[: max(0, most - len(text))]
+
     def _printed(self, stream: int, data: bytes) -> None:
-        if stream not in self._head:
-            return
         kept = self._tail if stream in self._in_tail else self._head
         # An honest agent sends no more than fits; what a dishonest one sends is not held.
         data = data[: max(0, self._limits.output_bytes - len(kept[stream]))]
@@ -236,7 +248,7 @@ class Run:
 
     def _heard(self, event: Mapping[str, Any]) -> None:
         if "output" in event:
-            self._shown(event["output"])
+            self._announced(event["output"])
         elif "progress" in event and isinstance(event["progress"], dict):
             told = event["progress"]
             message = str(told.get("message", ""))[:1000]
@@ -251,16 +263,25 @@ class Run:
         elif event.get("tail") in (1, 2):
             self._in_tail.add(event["tail"])
 
-    def _shown(self, told: object) -> None:
-        output = outputs.read(told)
-        if output is None or len(self._outputs) >= outputs.MOST_OUTPUTS:
+    def _announced(self, told: object) -> None:
+        """Its content follows; of one that is not taken it is dropped."""
+        coming = outputs.announced(told)
+        if self._coming:  # whose content did not come
+            self._lost_outputs += 1
+        self._coming = None
+        full = len(self._outputs) >= outputs.MOST_OUTPUTS
+        if coming is None or full or self._output_bytes + coming.bytes > outputs.ALL_BYTES:
             self._lost_outputs += 1
             return
-        bytes_ = outputs.size(output)
-        if bytes_ > outputs.OUTPUT_BYTES or self._output_bytes + bytes_ > outputs.ALL_BYTES:
-            self._lost_outputs += 1
+        self._output_bytes += coming.bytes
+        self._coming = coming
+        self._shown(coming)
+
+    def _shown(self, coming: outputs.Announced) -> None:
+        output = coming.complete()
+        if output is None:
             return
-        self._output_bytes += bytes_
+        self._coming = None
         self._outputs.append(output)
         self._tell(events.Shown(output=output))
 
@@ -276,6 +297,7 @@ class Run:
 
     def _collected(self) -> dict[str, Any]:
         return {
+            "texts": self._texts,
             "head": self._head,
             "tail": self._tail,
             "outputs": tuple(self._outputs),

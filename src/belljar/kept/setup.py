@@ -10,6 +10,7 @@ from typing import Any
 from belljar.engines.base import Branch, Inside
 from belljar.holding import Held
 from belljar.kept.options import Options
+from belljar.kept.telling import whole
 
 WORKSPACE = "/workspace"
 NO_LIMIT = 1 << 62
@@ -29,23 +30,23 @@ async def move_in(
     held: Held, other: Held, branch: Branch, options: Options, *, at: int | None
 ) -> None:
     """A copy of `held`'s interpreter, as it is now or was before the run `at`, moves in behind the
-    wall of `other`. Takes the descriptors of `branch`."""
-    descriptors = (branch.family, *branch.entrances)
+    wall of `other`. Takes the descriptor of `branch`."""
     adopting = asyncio.ensure_future(_adopt(other, options))
     try:
-        await held.ask("fork", run=at, entrances=len(branch.entrances), descriptors=descriptors)
+        await held.ask("fork", run=at, descriptors=(branch.family,))
     except BaseException:
         adopting.cancel()
         raise
     finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
+        os.close(branch.family)
     await adopting
 
 
 async def _adopt(held: Held, options: Options) -> None:
     given = {**_common(held, _apply(held, options)), "reseed": False}
-    await held.ask("adopt", set_up=given, checkpoints=_states(held, options))
+    moved = await held.ask("adopt", set_up=given, checkpoints=_states(held, options))
+    await held.admit(whole(moved.get("pid")))
+    await held.ask("settle")
 
 
 def _common(held: Held, inside: Inside) -> dict[str, Any]:

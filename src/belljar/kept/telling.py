@@ -8,10 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from belljar.engines.base import Seen
-from belljar.hearing import printable
 from belljar.holding import Held
 from belljar.kept import outputs
 from belljar.model import Dropped, ErrorInfo, Result, Status, Usage
+from belljar.runtimes.guest import protocol
+
+TEXT_BYTES = 64 * 1024
+"""Of an error's name, message and traceback, each."""
 
 
 def make_result(held: Held, told: Mapping[str, Any], *, run_id: int) -> Result:
@@ -51,9 +54,8 @@ def make_result(held: Held, told: Mapping[str, Any], *, run_id: int) -> Result:
 
 def judge(told: Mapping[str, Any], *, out_of_memory: bool) -> Status:
     """The kernel's word goes before the guest's."""
-    error = told.get("error")
-    lack = isinstance(error, dict) and error.get("name") == "MemoryError"
-    if out_of_memory or lack:
+    error = uncaught(told)
+    if out_of_memory or (error and error.name == "MemoryError"):
         return "out_of_memory"
     if told["timed_out"]:
         return "timeout"
@@ -104,16 +106,18 @@ def whole(value: object) -> int:
 
 
 def uncaught(told: Mapping[str, Any]) -> ErrorInfo | None:
-    error = told.get("error")
-    if not isinstance(error, dict):
+    if told.get("error") is not True:
         return None
-    name, message, trace = (
-        printable(str(error.get(key, ""))[:65536]) for key in ("name", "message", "traceback")
-    )
-    return ErrorInfo(name=name, message=message, traceback=trace)
+    texts = told["texts"]
+    parts = {
+        part: outputs.decoded(bytes(texts.get(stream, b"")))
+        for stream, part in protocol.ERROR_TEXTS.items()
+    }
+    return ErrorInfo(**parts)
 
 
 def value(told: Mapping[str, Any]) -> str | None:
     """The last expression."""
-    text = told.get("value")
-    return printable(text[: outputs.OUTPUT_BYTES]) if isinstance(text, str) else None
+    if told.get("valued") is not True:
+        return None
+    return outputs.decoded(bytes(told["texts"].get(protocol.Stream.VALUE, b"")))

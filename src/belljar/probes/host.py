@@ -27,6 +27,14 @@ def named(mark: str) -> list[int]:
     return found
 
 
+def eventually_named(mark: str, *, within_s: float = 30.0) -> list[int]:
+    """The processes of that name, as soon as there is one."""
+    deadline = time.monotonic() + within_s
+    while not (found := named(mark)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+
+
 def mentioning(text: str) -> set[int]:
     """The processes in whose command line `text` stands: some are nobody's children."""
     found = set[int]()

@@ -17,6 +17,8 @@ from . import given, mounts
 
 HOST_NAME = "belljar"
 MOST_BRANCHES = 256
+_FIRST_PID, _PIDS = 300, 30_000
+"""Where the pids of a branch begin; no kernel's largest pid is below 32,768."""
 
 
 class Blueprint:
@@ -144,6 +146,19 @@ def _quotas(sandbox: Sandbox) -> None:
         os.close(descriptor)
 
 
+def _numbers(sandbox: Sandbox) -> None:
+    """A branch's first process gets a pid that its original, in another namespace, has hardly had:
+    libraries take new seeds when their pid has changed (interpreter.py makes sure of it)."""
+    if sandbox.family < 0:
+        return
+    try:
+        descriptor = os.open("/proc/sys/kernel/ns_last_pid", os.O_WRONLY)
+    except OSError:  # a kernel without CONFIG_CHECKPOINT_RESTORE
+        return
+    os.write(descriptor, b"%d" % (_FIRST_PID + int.from_bytes(os.urandom(2), "big") % _PIDS))
+    os.close(descriptor)
+
+
 def _kernel_information(sandbox: Sandbox) -> None:
     mounts.cover_proc(sandbox.blueprint.proc_files, sandbox.blueprint.proc_folders)
 
@@ -205,6 +220,7 @@ SHARED: Steps = (
     ("names", _names, "a network for sandboxes needs Linux 5.12 or newer"),
     ("processes", _processes, "inside a container, /proc must be unmasked: systempaths=unconfined"),
     ("quotas", _quotas, ""),
+    ("process numbers", _numbers, ""),
     ("kernel information", _kernel_information, ""),
     ("terminals", _terminals, ""),
 )

@@ -27,6 +27,7 @@ from belljar.runtimes.interpreter import base_interpreter
 from belljar.settings import Settings
 
 from . import launch
+from .family import BUILDERS
 from .lending import Lending
 from .process import ROOM_HINT, Zygote
 from .wall import AGENT_PROCESSES, JailWall
@@ -192,7 +193,7 @@ class JailEngine:
             )
         with contextlib.ExitStack() as undo:
             try:
-                group = self._group(limits)
+                group = self._group(limits, reserve=AGENT_PROCESSES + BUILDERS)
                 if group:
                     undo.callback(group.remove)
                 ours, theirs = socket.socketpair()
@@ -220,8 +221,19 @@ class JailEngine:
         isolation = dict(parent.isolation)
         wall = JailWall(self._gone, ours, born, group, 0, isolation, limits, parent.zygote, number)
         wall.family, wall.strays = parent.family, parent.strays
-        entrances = group.open_entrances() if group else []
-        return Branch(wall=self._stands(wall), family=family.detach(), entrances=tuple(entrances))
+        wall.expect_move()
+        return Branch(wall=self._stands(wall), family=family.detach())
+
+    async def admit(self, wall: Wall, pid: int) -> None:
+        """Not to be cancelled half-way either."""
+        assert isinstance(wall, JailWall)
+        if wall.group:
+            work = wall.zygote.move(wall.number, pid, wall.group)
+            await asyncio.shield(asyncio.ensure_future(work))
+
+    async def empty(self, wall: Wall) -> bool | None:
+        assert isinstance(wall, JailWall)
+        return await wall.empty()
 
     def _stands(self, wall: JailWall) -> JailWall:
         wall.stream.setblocking(False)
@@ -249,10 +261,10 @@ class JailEngine:
             return None
         return _random_cores(cpus)
 
-    def _group(self, limits: Limits) -> cgroups.Group | None:
+    def _group(self, limits: Limits, *, reserve: int = AGENT_PROCESSES) -> cgroups.Group | None:
         if not self._hierarchy:
             return None
-        return cgroups.limited(self._hierarchy, limits, reserve=AGENT_PROCESSES)
+        return cgroups.limited(self._hierarchy, limits, reserve=reserve)
 
     async def close(self) -> None:
         await self._making.settled()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from belljar.engines.linux import kernel
 from belljar.engines.linux.places import GID, UID
@@ -21,6 +21,9 @@ from belljar.engines.linux.places import GID, UID
 from . import netns
 
 SPAWN_S = 5.0
+MOST_ENTRANCES = 8
+BUILDERS = 4
+"""Processes that make a sandbox inside another one, in its groups for a moment."""
 
 
 class Parent:
@@ -34,6 +37,8 @@ class Parent:
         self.user = user
         self.pids = pids
         self.mounts = mounts
+        self.mover: socket.socket | None = None
+        """To a process that can `move` another one into its groups."""
 
     @classmethod
     def young(cls, pid: int, pidfd: int, network: netns.Network) -> Parent:
@@ -44,11 +49,16 @@ class Parent:
         os.close(self.user)
         os.close(self.pids)
         os.close(self.mounts)
+        if self.mover:
+            self.mover.close()
 
 
-def spawn(parent: Parent, flags: int, inherited: Sequence[str]) -> Parent | list[int]:
+def spawn(
+    parent: Parent, flags: int, inherited: Sequence[str], enter: Callable[[], None]
+) -> Parent | list[int]:
     """A new process in new namespaces inside the parent's. In that process: copies of the mounts
-    that the parent has at the places `inherited`."""
+    that the parent has at the places `inherited`. `enter` takes it into its cgroup, while the
+    parent's code cannot see it."""
     ours, theirs = socket.socketpair()
     parent.network.enter()
     pid, _ = kernel.clone3(0)
@@ -64,6 +74,7 @@ def spawn(parent: Parent, flags: int, inherited: Sequence[str]) -> Parent | list
         return Parent(pidfd, user, pids, mounts, parent.network)
     ours.close()
     receiver, giver = socket.socketpair()
+    enter()
     try:
         kernel.setns(parent.user)
         kernel.setns(parent.pids)
@@ -94,6 +105,45 @@ def spawn(parent: Parent, flags: int, inherited: Sequence[str]) -> Parent | list
     except OSError:
         os._exit(1)
     return copies
+
+
+def expect_move(sandbox: Parent) -> None:
+    """Forks off a process in the sandbox's pid namespace that waits for `move`: a warm zygote takes
+    milliseconds to fork, and has them now. It stays in the zygote's user namespace, so the code
+    cannot take what it holds."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        if kernel.clone3(0)[0]:
+            sandbox.mover = ours
+            return
+        try:
+            ours.close()
+            kernel.setns(sandbox.pids)
+            if kernel.clone3(0)[0]:  # only the next child is in that pid namespace
+                os._exit(0)
+            pid, entrances, _, _ = socket.recv_fds(theirs, 100, MOST_ENTRANCES)
+            if pid:
+                for entrance in entrances:
+                    os.write(entrance, pid)
+                theirs.send(b"ok")
+        except OSError as error:
+            theirs.send(str(error).encode())
+        finally:
+            os._exit(0)
+
+
+def move(sandbox: Parent, pid: int, entrances: Sequence[int]) -> None:
+    """Moves the process that has this pid inside into the sandbox's groups. By that number no
+    process outside can be meant, and whoever is in the groups ends with the sandbox."""
+    mover, sandbox.mover = sandbox.mover, None
+    if mover is None:
+        raise OSError("there was no room for a process that moves it")
+    with mover:
+        mover.settimeout(SPAWN_S)
+        socket.send_fds(mover, [b"%d" % pid], entrances)
+        told = mover.recv(1000)
+    if told != b"ok":
+        raise OSError(told.decode() or "the process that moves it ended without a word")
 
 
 def _namespaces(process: str) -> tuple[int, int, int]:

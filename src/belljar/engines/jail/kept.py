@@ -61,6 +61,6 @@ def _processes(sandbox: contain.Sandbox, stream: int) -> forking.Waiting | None:
     except keeper.Become as become:
         return None if become.interpreter else become.waiting
     except Exception as slip:  # ours: the host must learn what it was
-        fault = {"step": "agent", "message": repr(slip), "hint": ""}
+        fault = {"step": "agent", "message": repr(slip)[:2000], "hint": ""}
         os.write(_STREAM, protocol.message(protocol.FAULT, fault))
     os._exit(0)

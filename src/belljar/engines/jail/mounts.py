@@ -129,7 +129,7 @@ def writable_places(
     names = ["workspace", "input", "output"]
     if kept:
         os.mkdir(f"{BOX}/store", 0o700)
-        names += ["tmp", "store"]
+        names += ["tmp", "shm", "store"]
     for name in names:
         roots[name] = os.open(f"{BOX}/{name}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     kernel.umount2(BOX, kernel.MNT_DETACH)

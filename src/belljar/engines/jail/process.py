@@ -158,6 +158,21 @@ class Zygote:
         if "error" in reply:
             raise CannotMount(mount, reply["error"])
 
+    async def move(self, number: int, pid: int, group: cgroups.Group) -> None:
+        """Moves a process of the sandbox that `spawn` gave this number into its group. `pid`: as
+        it is inside."""
+        async with self._turn:
+            with contextlib.ExitStack() as passed:
+                try:
+                    entrances = group.open_entrances(for_others=True)
+                except OSError as error:
+                    raise self._broken(error) from error
+                for entrance in entrances:
+                    passed.callback(os.close, entrance)
+                reply, _ = await self._ask({"move": number, "pid": pid}, entrances)
+        if "error" in reply:
+            raise EngineError(f"the branch could not be limited: {reply['error']}")
+
     async def open_doors(self, number: int, doors: Doors) -> None:
         """For the sandbox that `spawn` gave this number, and all that share its network."""
         with doors.wire() as wire:

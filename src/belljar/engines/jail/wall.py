@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
 
+from belljar import threads
 from belljar.engines.base import Inside, Seen
 from belljar.engines.linux import cgroups
 from belljar.engines.linux.cgroups.removal import removed
-from belljar.engines.linux.pidfd import exited, kill
+from belljar.engines.linux.pidfd import exited, kill, pid_of
 from belljar.engines.making import DestroyedOnce
 from belljar.model import GIB, Limits, Usage
 
@@ -28,6 +30,8 @@ thread stacks are mostly never touched. The watchdog looks at the rest."""
 MOST_SOCKETS = 2048
 """In one sandbox, where the kernel cannot limit what waits in each (netns). About 20 KB can wait in
 a connection that nobody accepted, and no cgroup counts them."""
+
+EMPTY_PAUSES_S = (0.001, 0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class JailWall(DestroyedOnce):
@@ -58,21 +62,22 @@ class JailWall(DestroyedOnce):
         self.strays: netns.Strays | None = None
         self._on_gone = on_gone
         self._pidfd, self._sockets = born
-        self._group = group
+        self.group = group
         self._limits = limits
         self._used = False
+        self._expecting: asyncio.Future[None] | None = None
         self._flooded = False
 
     def settle(self) -> None:
-        if self._group:
-            self._group.baseline()
+        if self.group:
+            self.group.baseline()
 
     def apply(self, limits: Limits) -> Inside:
         self._used = True
-        if self._group:
-            self._group.begin()
+        if self.group:
+            self.group.begin()
             if limits != self._limits:
-                self._group.apply(limits, reserve=AGENT_PROCESSES)
+                self.group.apply(limits, reserve=AGENT_PROCESSES)
                 self._limits = limits
             return Inside(rlimits={"RLIMIT_NOFILE": limits.open_files})
         rlimits = {
@@ -83,10 +88,10 @@ class JailWall(DestroyedOnce):
         return Inside(rlimits=rlimits, watch_memory_bytes=limits.memory_bytes)
 
     def look(self) -> Seen | None:
-        if self._group is None:
+        if self.group is None:
             return Seen(usage=Usage(), out_of_memory=True) if self._flooded else None
         try:
-            used, killed = self._group.usage(), self._group.oom_kills() > 0 or self._flooded
+            used, killed = self.group.usage(), self.group.oom_kills() > 0 or self._flooded
         except FileNotFoundError:  # destroyed meanwhile
             return None
         processes = used.processes if used.peak_processes is None else used.peak_processes
@@ -112,6 +117,26 @@ class JailWall(DestroyedOnce):
     def kill(self) -> None:
         kill(self._pidfd)
 
+    def expect_move(self) -> None:
+        """A copy will be moved into its group: what takes long about that is done meanwhile."""
+        if self.group:
+            work = threads.ENGINES.do_for(threads.OURS, self.group.expect_move, pid_of(self._pidfd))
+            self._expecting = asyncio.ensure_future(work)
+
+    async def empty(self) -> bool | None:
+        """Ends everything inside but pid 1, and what lives in walls of its own there; False if
+        something does not end, None if nobody but pid 1 can do it."""
+        if self.group is None:
+            return None
+        if self._pidfd < 0:
+            return True  # it was destroyed
+        first = pid_of(self._pidfd)
+        for pause_s in EMPTY_PAUSES_S:
+            if self.group.empty(first):
+                return True
+            await asyncio.sleep(pause_s)
+        return False
+
     async def _destroy(self) -> None:
         self.kill()
         await exited(self._pidfd)
@@ -123,7 +148,7 @@ class JailWall(DestroyedOnce):
             if self._sockets is not None:
                 os.close(self._sockets)
                 self._sockets = None
-            if self._group:
-                await removed(self._group)
+            if self.group:
+                await removed(self.group)
         finally:
             self._on_gone(self)

@@ -11,12 +11,14 @@ of its pid namespace it takes every sandbox with it: the kernel sees to that.
                       it is given + a wire to the gateway, if it is to have doors; and again …
       zygote → host   {} + the sandbox's pidfd (+ a file that counts its sockets), or {error, step}
       host → zygote   {attach: a sandbox's number, mounts} + those mounts
+      host → zygote   {move: a sandbox's number, pid inside} + the sandbox's cgroup entrances
       host → zygote   {doors: a sandbox's number, hosts} + a wire, or none if it has doors
       zygote → host   {}, or {error, step}
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
@@ -253,6 +255,8 @@ class _Zygote:
         try:
             if "attach" in order:
                 self._attach(order, passed)
+            elif "move" in order:
+                self._move(order, passed)
             elif "doors" in order:
                 self._doors(order, passed)
             elif order["parent"] is None:
@@ -310,18 +314,31 @@ class _Zygote:
         """A sandbox inside another one, for a copy of that one's interpreter to move into."""
         stream, to_parent, *entrances = passed
         parent = self._kept(order["parent"])
-        branch = family.spawn(parent, _SPAWN_FLAGS, given.INHERITED)
-        if isinstance(branch, list):
+
+        def enter() -> None:
             self._leave(stream, entrances)
+            for entrance in entrances:
+                os.close(entrance)
+
+        branch = family.spawn(parent, _SPAWN_FLAGS, given.INHERITED, enter)
+        if isinstance(branch, list):
             places = [{"place": place, "folder": True} for place in given.INHERITED]
             return self._plan(order, branch, places, parent.network.hosts, to_parent), stream
         self._families[order["number"]] = branch
         self._watch(branch.pidfd, None, parent.network)
+        if entrances:  # while the host and the new sandbox go on
+            with contextlib.suppress(OSError):
+                family.expect_move(branch)
         return None
 
     def _attach(self, order: dict, passed: list[int]) -> None:  # type: ignore[type-arg]
         """Mounts into a sandbox that lives."""
         given.attach_to(self._kept(order["attach"]), given.hold(passed, order["mounts"]))
+        send(self._control, {})
+
+    def _move(self, order: dict, passed: list[int]) -> None:  # type: ignore[type-arg]
+        """A copy of an interpreter has come into a branch from its parent's groups."""
+        family.move(self._kept(order["move"]), order["pid"], passed)
         send(self._control, {})
 
     def _doors(self, order: dict, passed: list[int]) -> None:  # type: ignore[type-arg]

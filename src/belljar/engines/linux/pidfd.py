@@ -15,6 +15,12 @@ def kill(pidfd: int) -> None:
         pass
 
 
+def pid_of(pidfd: int) -> int:
+    """Its pid as we see it; -1 once it has ended."""
+    with open(f"/proc/self/fdinfo/{pidfd}") as info:
+        return next((int(line[4:]) for line in info if line.startswith("Pid:")), -1)
+
+
 async def exited(pidfd: int) -> None:
     """Of a pid namespace's first process: the kernel lets it exit only after everything else."""
     await readable(pidfd)

@@ -13,7 +13,7 @@ from .files import Refused
 from .lines import Broken, Crowded, Lines
 from .processes import send_signal
 from .snapshots import Snapshots
-from .states import State, greeting
+from .states import State, greeting, settled
 
 if TYPE_CHECKING:
     from .keeper import Keeper
@@ -30,11 +30,12 @@ class Branches:
         self._snapshots = snapshots
         self._store = store
         self._family = -1
+        self._newcomer: tuple[int, Lines] | None = None
 
     def ask_fork(self, ask: dict) -> dict:  # type: ignore[type-arg]
-        """Comes with a socket to the keeper of the new sandbox and the entrances to its cgroup."""
-        family, *entrances = self._keeper.host.take(1 + ask["entrances"])
-        passed = [family, *entrances]
+        """Comes with a socket to the keeper of the new sandbox."""
+        (family,) = self._keeper.host.take(1)
+        passed = [family]
         runs = self._keeper.runs
         try:
             runs.none_under_way()
@@ -51,10 +52,7 @@ class Branches:
                 head = struct.pack(">I", len(content))
                 socket.send_fds(other, [head], [self._store] if self._store >= 0 else [])
                 other.sendall(content)
-            source.lines.send(
-                {"fork": {"entrances": len(entrances), "namespaces": len(namespaces)}},
-                (*entrances, *namespaces, family),
-            )
+            source.lines.send({"fork": {"namespaces": len(namespaces)}}, (*namespaces, family))
         except Broken:
             raise Refused("lost", "the interpreter does not answer") from None
         except Crowded:
@@ -74,7 +72,8 @@ class Branches:
             os.close(descriptor)
 
     def ask_adopt(self, ask: dict) -> dict:  # type: ignore[type-arg]
-        """Takes the files and then the copied interpreter, which is not our child."""
+        """Takes the files and then the copied interpreter, which is not our child. It waits until
+        the host has put it into this sandbox's groups: `settle`."""
         with socket.socket(fileno=os.dup(self._family)) as other:
             other.settimeout(FAMILY_S)
             head, store, _, _ = socket.recv_fds(other, 4, 1)
@@ -96,6 +95,16 @@ class Branches:
         if not _without_capabilities(pid):
             send_signal(pid, signal.SIGKILL, group=False)
             raise Refused("lost", "the copy kept privileges that it must not have")
+        self._newcomer = (pid, lines)
+        self._keeper.set_up = ask["set_up"]
+        self._keeper.meter.set_up(ask["set_up"])
+        self._keeper.checkpoints.most = ask["checkpoints"]
+        return {"files": bool(store), "pid": pid}
+
+    def ask_settle(self, ask: dict) -> dict:  # type: ignore[type-arg]
+        """The copied interpreter goes on from here."""
+        assert self._newcomer is not None
+        (pid, lines), self._newcomer = self._newcomer, None
         stdout_in, stdout_out = os.pipe2(os.O_CLOEXEC)
         stderr_in, stderr_out = os.pipe2(os.O_CLOEXEC)
         try:
@@ -104,16 +113,20 @@ class Branches:
             raise Refused("busy", "too many descriptors of this user are under way") from None
         for descriptor in (stdout_out, stderr_out):
             os.close(descriptor)
+        try:
+            why = settled(lines)
+        except Broken:
+            why = "the copy ended"
+        if why:
+            raise Refused("lost", "what the parent has open could not be copied: %s" % why)
         for descriptor in (stdout_in, stderr_in):
             os.set_blocking(descriptor, False)
-        self._keeper.set_up = ask["set_up"]
-        self._keeper.meter.set_up(ask["set_up"])
-        self._keeper.checkpoints.most = ask["checkpoints"]
         self._keeper.runs.attend(State(pid, lines, stdout_in, stderr_in))
         self._keeper.found.tell()
         self._watch(pid)
         self._keeper.checkpoints.leave(1)
-        return {"files": bool(store)}
+        self._keeper.reap()  # who helped the copy in: the code is to find nobody but itself
+        return {}
 
     def _watch(self, pid: int) -> None:
         """The end of a process that is not our child, of which we learn no more than that."""

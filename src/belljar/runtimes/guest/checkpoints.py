@@ -108,5 +108,6 @@ class Checkpoints:
         runs.attend(copy)
         self._keeper.found.tell()
         restored = self._snapshots.restore(run)
+        runs.tell({"back": run})
         self.leave(ask["next_run"])
         return {"checkpoints": self.known(), "files": restored}

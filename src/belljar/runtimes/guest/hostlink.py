@@ -75,10 +75,7 @@ class HostLink:
         self.send(protocol.message(protocol.ANSWER, {"id": ask_id, **content}))
 
     def event(self, channel: int, **content: Any) -> None:
-        message = protocol.message(protocol.EVENT, {"channel": channel, **content})
-        if len(message) > protocol.KEPT_PAYLOAD:  # an output; that there was one is still told
-            message = protocol.message(protocol.EVENT, {"channel": channel, "output": None})
-        self._soon(message)
+        self._soon(protocol.message(protocol.EVENT, {"channel": channel, **content}))
 
     def put_out(self, channel: int, stream: int, data: bytes) -> None:
         for start in range(0, len(data), protocol.CHUNK):

@@ -6,10 +6,11 @@ It talks to the keeper on descriptor 3, in JSON lines:
                     {"cell": {code, name}} with a descriptor for standard input
                     {"packages": folders} that can be imported from now on
                     {"leave": run}: a checkpoint, before that run
-                    {"fork": …} with the entrances to a cgroup, the namespaces, and a socket
-                    {"streams": 2} with the two
+                    {"fork": …} with the namespaces and a socket
+                    {"streams": 2} with the two: a branch goes on here, {"back": …}: a checkpoint
     here → keeper   {"checkpoint": run} with a socket, {"output": …}, {"progress": …},
-                    {"extend": seconds}, {"done": …}; and first of all from a copy: {"hello": pid}
+                    {"extend": seconds}, {"done": …}; and first of all from a copy: {"hello": pid},
+                    and from a branch that goes on {"settled": why not}
 
 A copy of this process that waits is a checkpoint; a copy that moved into the namespaces of another
 sandbox is a branch. Either goes on from the same place as the original, with a socket of its own.
@@ -24,12 +25,11 @@ import resource
 import select
 import signal
 import socket
-import stat
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
-from . import runner, translator
+from . import belongings, runner, seeds, translator
 from .found import make_importable
 from .lines import Broken, Crowded, Lines
 from .notebook import Notebook
@@ -67,7 +67,11 @@ class _Interpreter:
         self._lines = Lines(_CONTROL)
         self._rehearsing = False
         self._parting = 0
-        self._left_folder: str | None = None
+        self._pids = {1, os.getpid()}
+        """Of all that this process is a copy of, and of itself."""
+        self._noted: tuple[dict[int, belongings.Position], str] | None = None
+        """In a copy that waits: how far its files were, and its folder."""
+        self._moving: _Moving | None = None
         """In a copy that has moved to another sandbox, until the files are there, too."""
         self._notebook = Notebook(self._emit, output_bytes=16 << 20)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # until a run allows it
@@ -100,10 +104,9 @@ class _Interpreter:
                     self._fork(order["fork"])
                 elif "streams" in order:
                     _take_streams(self._lines.take(2))
-                    if self._left_folder is not None:
-                        _reopen(self._left_folder)
-                        self._left_folder = None
-                    self._notebook.streams.begin()
+                    self._settle()
+                elif "back" in order:
+                    self._come_back()
                 if self._lines is not talk:
                     break  # we are a copy: what else was said was said to the original
 
@@ -133,6 +136,8 @@ class _Interpreter:
             ours, theirs = socket.socketpair()
         except OSError:
             return  # the code holds all descriptors there are: no way back to here
+        # Now: the next run may move on in the files before the copy has looked.
+        noted = (belongings.positions(), _folder())
         with ours, theirs:
             try:
                 self._parting = _orphan()
@@ -141,6 +146,7 @@ class _Interpreter:
             if self._parting == 0:
                 ours.close()
                 self._continue_on(theirs.detach())
+                self._noted = noted
                 _prefer_to_kill(_CHECKPOINT_OOM)
                 self._lines.send({"hello": os.getpid()})
                 return
@@ -179,22 +185,16 @@ class _Interpreter:
 
     def _fork(self, order: dict) -> None:  # type: ignore[type-arg]
         """A copy of this process goes on in another sandbox."""
-        entrances = self._lines.take(order["entrances"])
         namespaces = self._lines.take(order["namespaces"])
         (control,) = self._lines.take(1)
-        folder = os.getcwd()
-
-        def move() -> None:
-            for entrance in entrances:
-                os.write(entrance, b"0")
-            _join(namespaces)
+        moving = _Moving(self._noted)
 
         self._reap()
         try:
-            self._parting = _orphan(move)
+            self._parting = _orphan(lambda: _join(namespaces), unlike=self._pids)
         except OSError:  # the code holds all processes there are: the other keeper hears nothing
             self._parting = _NOBODY
-        for descriptor in (*entrances, *namespaces):
+        for descriptor in namespaces:
             os.close(descriptor)
         if self._parting:
             os.close(control)
@@ -202,11 +202,41 @@ class _Interpreter:
             return
         self._continue_on(control)
         _drop_capabilities()
-        self._left_folder = folder  # the new keeper lays out the files meanwhile, and then answers
-        runner.reseed()
+        self._moving = moving  # the new keeper lays out the files meanwhile, and then answers
+        self._noted = None
+        seeds.renew()
+        seeds.renew_libraries()
         self._lines.send({"hello": os.getpid()})
 
+    def _settle(self) -> None:
+        """In another sandbox, whose files are there now."""
+        moving, self._moving = self._moving, None
+        if moving is None:
+            return
+        try:
+            belongings.stay_behind(
+                moving.held,
+                moving.noted,
+                moving.device,
+                current=moving.current,
+                spared=_CONTROL,
+            )
+            belongings.return_to(moving.folder)
+        except Exception as error:
+            self._lines.send({"settled": getattr(error, "strerror", None) or repr(error)})
+            os._exit(1)
+        self._notebook.streams.begin()
+        self._lines.send({"settled": ""})
+
+    def _come_back(self) -> None:
+        """A rollback has made this checkpoint the current state, and put its files back."""
+        if self._noted:
+            (noted, folder), self._noted = self._noted, None
+            belongings.come_back(noted, folder)
+            seeds.renew_libraries()
+
     def _continue_on(self, control: int) -> None:
+        self._pids.add(os.getpid())
         os.setsid()  # what is meant for the original's group must not hit the copy
         self._lines.close()
         os.dup2(control, _CONTROL, inheritable=False)
@@ -215,9 +245,27 @@ class _Interpreter:
         self._lines = Lines(_CONTROL)
 
 
-def _orphan(before: Callable[[], None] = lambda: None) -> int:
+class _Moving:
+    """What a branch needs to know of the sandbox that it comes from."""
+
+    def __init__(self, noted: tuple[dict[int, belongings.Position], str] | None) -> None:
+        self.held = belongings.held()
+        self.current = noted is None
+        self.noted, self.folder = noted or (belongings.positions(), _folder())
+        self.device = os.stat("/workspace").st_dev
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it has been removed
+        return "/workspace"
+
+
+def _orphan(before: Callable[[], None] = lambda: None, *, unlike: Container[int] = ()) -> int:
     """Forks off a process that is not our child, so that the code never waits for it by accident.
-    Returns 0 in it, and here the process between the two, which exits."""
+    Returns 0 in it, and here the process between the two, which exits. `unlike`: pids that it must
+    not have: that a process is a copy, libraries notice by nothing else."""
     pid = _fork_unseen()
     if pid:
         return pid
@@ -226,6 +274,9 @@ def _orphan(before: Callable[[], None] = lambda: None) -> int:
         before()
         if os.fork():
             os._exit(0)
+        while os.getpid() in unlike:
+            if os.fork():
+                os._exit(0)
     except BaseException:
         os._exit(1)
     return 0
@@ -267,60 +318,6 @@ def _drop_capabilities() -> None:
         os._exit(1)
 
 
-def _reopen(folder: str) -> None:
-    """Files that are open belong to the parent; the same names in here are copies."""
-    for name in os.listdir("/proc/self/fd"):
-        descriptor = int(name)
-        if descriptor <= _CONTROL:
-            continue
-        try:
-            path = os.readlink("/proc/self/fd/" + name)
-        except OSError:
-            continue  # the one that this list was read from
-        if not path.startswith(("/workspace/", "/data/output/", "/tmp/")):
-            continue
-        try:
-            with open("/proc/self/fdinfo/" + name) as info:
-                fields = dict(line.split(":", 1) for line in info)
-            flags = int(fields["flags"], 8) & ~(os.O_CREAT | os.O_TRUNC | os.O_EXCL)
-            mode = os.stat(path).st_mode
-            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                raise OSError("a pipe would be waited for")
-            copy = os.open(path, flags)
-            os.lseek(copy, int(fields["pos"]), os.SEEK_SET)
-            _replace(descriptor, copy)
-        except (OSError, ValueError):
-            _detach(descriptor)
-    try:
-        os.chdir(folder)
-    except OSError:
-        os.chdir("/workspace")
-
-
-def _detach(descriptor: int) -> None:
-    """What has no name in here (it was removed, for example) is a file of its own from now on; if
-    there can be none, nothing. It is never the parent's."""
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError("only files are copied")
-        copy = os.open("/tmp", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        source = os.open("/proc/self/fd/%d" % descriptor, os.O_RDONLY | os.O_NONBLOCK)
-        try:
-            while piece := os.read(source, 1 << 20):
-                os.write(copy, piece)
-        finally:
-            os.close(source)
-        os.lseek(copy, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
-    except OSError:
-        copy = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    _replace(descriptor, copy)
-
-
-def _replace(descriptor: int, copy: int) -> None:
-    os.dup2(copy, descriptor, inheritable=os.get_inheritable(descriptor))
-    os.close(copy)
-
-
 # -- around the cells ----------------------------------------------------------------------------
 
 
@@ -331,7 +328,8 @@ def _set_up(order: dict) -> None:  # type: ignore[type-arg]
         bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (bound, bound))
     if order["reseed"]:
-        runner.reseed()
+        seeds.renew()
+        seeds.renew_libraries()
     os.environ.clear()
     os.environ.update(order["env"])
     runner.more_threads(order["env"].get("OMP_NUM_THREADS", "1"))

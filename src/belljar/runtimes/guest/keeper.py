@@ -9,7 +9,7 @@ The host asks (ASK) and is answered once (ANSWER), at the end of what takes long
     restart     a new interpreter without state
     rollback    {run}: back to the checkpoint before that run, variables and files
     fork        {run}: descriptors of a new sandbox come along; a copy of the state moves there
-    adopt       the other side of a fork: files, then the copy of the interpreter
+    adopt       the other side of a fork: files, then the copy of the interpreter; settle
     start       {argv, env, folder, terminal, output_bytes}: a process; answered when it has
                 started, its end is an EVENT
     signal      {channel, number}, resize {channel, rows, columns}
@@ -110,7 +110,7 @@ class Keeper:
 
     def loop(self) -> None:
         self.listen(self.host.descriptor, self._from_host)
-        self.listen(self._woken, self._reap)
+        self.listen(self._woken, self.reap)
         self.runs.expect_first()
         while True:
             events = self._poll.poll(LINGER_MS if self.host.pending else self.meter.due_ms())
@@ -199,7 +199,7 @@ class Keeper:
             raise Become(runner, interpreter=interpreter)
         return runner
 
-    def _reap(self) -> None:
+    def reap(self) -> None:
         """Collects every dead child, also orphans that pid 1 inherited."""
         drain(self._woken)
         while True:

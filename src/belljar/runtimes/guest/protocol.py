@@ -46,19 +46,31 @@ FAULT = 23  # JSON {step, message, hint}: the sandbox itself failed
 WANT = 24  # empty: what came of standard input is taken, more may come
 USED = 25  # JSON: what the code used so far, where only the agent can tell
 ANSWER = 26  # JSON {id, ok} or {id, error: {kind, message}}
-FROM = 27  # channel (4 bytes) + stream (1 byte: 1 output, 2 errors, 3 a file) + raw
-EVENT = 28  # JSON {channel, …}: an output, progress, an end
+FROM = 27  # channel (4 bytes) + stream (1 byte) + raw
+EVENT = 28  # JSON {channel, …}: an output whose content follows, progress, an end
 
 FROM_HOST = frozenset((PUT, DATA, RUN, STDIN, STOP, NET))
 FROM_AGENT = frozenset(
     (READY, STDOUT, STDERR, STDOUT_TAIL, STDERR_TAIL, FILE, DATA, END, FAULT, WANT, USED, NET)
 )
-KEPT_PAYLOAD = 12 << 20
-"""One frame of a kept sandbox may be a picture."""
+
+
+# Streams of FROM, beside 1 output, 2 errors and 3 a file. What code wrote goes as raw bytes and not
+# as JSON: the host parses none of it.
+class Stream:
+    SHOWN = 4  # the content of an output that was announced
+    VALUE = 5  # of the last expression
+
+
+ERROR_TEXTS = {6: "name", 7: "message", 8: "traceback"}  # of what ended a run
+
+SMALL = 64 * 1024
 KEPT_FROM_HOST = frozenset((ASK, TO, NET))
 KEPT_FROM_AGENT = frozenset((READY, FAULT, ANSWER, FROM, EVENT, NET))
 CHANNEL = struct.Struct(">I")
 OUTPUT = struct.Struct(">IB")
+MOST = {READY: SMALL, FAULT: SMALL, FILE: SMALL, USED: SMALL, EVENT: SMALL, END: 8 * SMALL}
+"""Of kinds whose payload is JSON and small. To parse a mebibyte takes some ten milliseconds."""
 
 
 class BadFrame(Exception):
@@ -90,9 +102,8 @@ def unpack(payload: bytes) -> dict:  # type: ignore[type-arg]
 class Reader:
     """Cuts a byte stream into frames. Holds at most one incomplete frame."""
 
-    def __init__(self, accepted: frozenset[int], *, most: int = MAX_PAYLOAD) -> None:
+    def __init__(self, accepted: frozenset[int]) -> None:
         self._accepted = accepted
-        self._most = most
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
@@ -104,10 +115,9 @@ class Reader:
             kind, length = HEADER.unpack_from(buffer, position)
             if kind not in self._accepted:
                 raise BadFrame("a frame of unknown kind %d" % kind)
-            if length > self._most:
-                raise BadFrame(
-                    "a frame of %d bytes; at most %d are accepted" % (length, self._most)
-                )
+            most = MOST.get(kind, MAX_PAYLOAD)
+            if length > most:
+                raise BadFrame("a frame of %d bytes; at most %d are accepted" % (length, most))
             end = position + HEADER.size + length
             if end > len(buffer):
                 break

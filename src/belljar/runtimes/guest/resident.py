@@ -51,6 +51,6 @@ def _keep(
     except Become as become:
         return become
     except Exception as slip:  # ours: the host must learn what it was
-        fault = {"step": "agent", "message": repr(slip), "hint": ""}
+        fault = {"step": "agent", "message": repr(slip)[:2000], "hint": ""}
         os.write(out, protocol.message(protocol.FAULT, fault))
     os._exit(0)

@@ -16,7 +16,7 @@ import sys
 import time
 import types
 
-from . import ending, reporting
+from . import ending, reporting, seeds
 from .forking import Job, announce
 
 # Modules of an interpreter that has only just started.
@@ -47,7 +47,8 @@ AT_START = frozenset(
 def become(job: Job) -> None:
     """Never returns."""
     if job.reseed:
-        reseed()
+        seeds.renew()
+        seeds.renew_libraries()
     _apply_rlimits(job.rlimits)
     os.environ.clear()
     os.environ.update(job.env)
@@ -124,7 +125,7 @@ def prepare(*, hidden: list[str]) -> None:
     reporting.trusted_path[:] = sys.path
     for name in hidden:
         sys.modules.pop(name, None)
-    reseed()
+    seeds.renew()
     sys.dont_write_bytecode = True
     gc.enable()
 
@@ -151,24 +152,6 @@ def rehearse(rehearsal: str) -> None:
     ending.clear(module)
     ending.collect()
     ending.flush_files()
-
-
-def reseed() -> None:
-    """Forks share their parent's random state; everything that holds a seed gets a new one.
-
-    The hash seed and the address layout cannot be changed in a running process: `fresh_exec`.
-    """
-    if "random" in sys.modules:
-        sys.modules["random"].seed()
-    if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()
-    if "multiprocessing.process" in sys.modules:
-        process = sys.modules["multiprocessing.process"].current_process()
-        process.authkey = os.urandom(32)
-    if "uuid" in sys.modules:
-        sys.modules["uuid"]._last_timestamp = None  # type: ignore[attr-defined]
-    if "tempfile" in sys.modules:
-        sys.modules["tempfile"]._name_sequence = None  # type: ignore[attr-defined]
 
 
 def _run_python(path: str, report: object) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from . import protocol
+from . import news, protocol
 from .files import Refused
 from .forking import Runner
 from .hostlink import HostGone
@@ -23,7 +24,7 @@ _READ = 256 * 1024
 _MOST_READS = 16
 """Of a stream when its run has ended: more than a pipe holds, but not for ever, where a process in
 the background goes on printing."""
-_NEWS = {"output", "progress", "extend"}
+_NO_TEXTS: Mapping[int, bytes] = {}
 _EVENTS, _EVENTS_PER_S = 1000, 100
 """What a run may tell beside its output; the host hears each one, and has others to listen to."""
 
@@ -36,6 +37,7 @@ class _Cell:
         self.run = run
         self.spools = {1: Spool(output_bytes), 2: Spool(output_bytes)}
         self.stdin = stdin
+        self.content_left = news.MOST_CONTENT_BYTES
         self.unheard = 0
         self._told = 0
         self._began = time.monotonic()
@@ -184,9 +186,27 @@ class Runs:
             # A second end of one run was forged, or the first was: it must not end another run.
             if self._cell is None or line.get("run", self._cell.run) != self._cell.run:
                 raise Broken("the end of a run that is not under way")
-            self._finish(dict(line["done"]))
-        elif self._cell and line.keys() <= _NEWS and self._cell.may_tell():
-            self._keeper.event(self._cell.ask, **line)
+            if not isinstance(line["done"], dict):
+                raise Broken("an end that tells nothing")
+            self._finish(*news.ending(line["done"]))
+        elif self._cell and self._cell.may_tell():
+            self._tell(self._cell, line)
+
+    def _tell(self, cell: _Cell, line: dict) -> None:  # type: ignore[type-arg]
+        ask = cell.ask
+        if "output" in line:
+            found = news.shown(line["output"], cell.content_left)
+            if found is None:  # that there was one is still told
+                self._keeper.event(ask, output=None)
+                return
+            head, content = found
+            cell.content_left -= len(content)
+            self._keeper.event(ask, output=head)
+            self._keeper.put_out(ask, protocol.Stream.SHOWN, content)
+        elif "progress" in line:
+            self._keeper.event(ask, progress=news.progress(line["progress"]))
+        elif "extend" in line:
+            self._keeper.event(ask, extend=news.extension(line["extend"]))
 
     def _printed(self, descriptor: int, stream: int) -> bool:
         """One read of what the interpreter wrote; False when there was nothing."""
@@ -206,8 +226,8 @@ class Runs:
             early += data[: max(0, protocol.CHUNK - len(early))]
         return True
 
-    def _finish(self, ended: dict) -> None:  # type: ignore[type-arg]
-        """The cell is done: what it wrote is in the pipes already."""
+    def _finish(self, ended: dict[str, Any], texts: Mapping[int, bytes] = _NO_TEXTS) -> None:
+        """The cell is done: what it wrote is in the pipes already. `texts`: by their streams."""
         cell = self._cell
         assert cell is not None
         if self.state:
@@ -223,6 +243,8 @@ class Runs:
             if tail:
                 self._keeper.event(cell.ask, tail=stream)
                 self._keeper.put_out(cell.ask, stream, tail)
+        for stream, text in texts.items():
+            self._keeper.put_out(cell.ask, stream, text)
         ended["dropped"] = dropped
         ended["unheard"] = cell.unheard
         ended["checkpoints"] = self._keeper.checkpoints.known()

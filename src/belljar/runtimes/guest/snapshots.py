@@ -13,7 +13,7 @@ from typing import Any
 from . import places
 
 MOST_ENTRIES = 20_000
-_PLACES = ("workspace", "output", "tmp")
+_PLACES = ("workspace", "output", "tmp", "shm")
 _COPY = 1 << 30
 
 Entry = list[Any]

@@ -38,7 +38,7 @@ if __name__ == "__main__":  # a file among its neighbours: make the folder a pac
     importlib.import_module(__package__)
     del sys.path[0]
 
-from . import agent, forking, protocol, reporting, runner, watch
+from . import agent, forking, protocol, reporting, runner, seeds, watch
 
 _PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
@@ -221,7 +221,8 @@ def _copied(configuration: dict, harden: Callable[[], None]) -> None:  # type: i
     harden()
     os.write(3, b"s")
     wish = os.read(3, 1)
-    runner.reseed()
+    seeds.renew()
+    seeds.renew_libraries()
     if wish == REHEARSE:
         runner.rehearse(configuration["rehearsal"])
 

@@ -95,13 +95,15 @@ class Group:
             self._busy = True
             self.hierarchy.busy(1)
 
-    def open_entrances(self) -> list[int]:
-        """Files into which a process with one thread writes `0` to move itself.
+    def open_entrances(self, *, for_others: bool = False) -> list[int]:
+        """Files into which a process with one thread writes `0` to move itself; `for_others`: into
+        which somebody else writes its pid, to move it with all its threads.
 
         To move it from outside can wait milliseconds for a kernel-wide lock on v1. The caller
         closes them, on both sides, before any code that is not ours runs.
         """
-        file = "tasks" if self.hierarchy.version == 1 else "cgroup.procs"
+        one_thread = self.hierarchy.version == 1 and not for_others
+        file = "tasks" if one_thread else "cgroup.procs"
         opened: list[int] = []
         try:
             for root in self._left:
@@ -111,6 +113,13 @@ class Group:
                 os.close(entrance)
             raise
         return opened
+
+    def expect_move(self, member: int) -> None:
+        """For a thread, shortly before a process is moved in from outside (`for_others`). To do so
+        the kernel waits some ten milliseconds for all processors, unless it has just done so: it
+        does it here, for a process that is inside already."""
+        if self.hierarchy.fds:  # it may have been closed meanwhile
+            self._attempt("pids", "cgroup.procs", str(member))
 
     def baseline(self) -> None:
         """Count from now: a pooled sandbox's warm-up is not its user's usage."""
@@ -147,15 +156,44 @@ class Group:
         """SIGKILL everything inside; True once nothing is left. Call again, or `remove`, later."""
         if "cgroup.kill" in self.hierarchy.files and self._attempt("memory", "cgroup.kill", "1"):
             return not self.members()
+        self._end(set())
+        return not self.members()
+
+    def empty(self, spared: int) -> bool:
+        """SIGKILL everything inside but one process, and let nothing fork from now on; True once
+        that process is alone. Call again."""
+        self._end({spared})
+        if self.members() - {spared}:
+            return False
+        self.hold()
+        return True
+
+    def _end(self, spared: set[int]) -> None:
+        """Forks are blocked first: a chain of them would outrun a kill."""
         self._attempt("pids", "pids.max", "0")
-        # On many kernels a throttled group's processes wait for their share even to die.
-        if self.hierarchy.limits_cpu:
-            self._attempt("cpu", *_UNTHROTTLE[self.hierarchy.version])
-        return kill_all(self.members)
+        hierarchy = self.hierarchy
+        if len(hierarchy.roots) > 1:
+            # v1: forks of a process that is not in every one of its groups are not blocked yet.
+            counted = files.members(hierarchy.fds["pids"], self.name)
+            for stray in self.members() - counted:
+                self._attempt("pids", "cgroup.procs", str(stray))
+        # On many kernels a throttled group's processes wait for their share even to die. It is
+        # given to the dying only.
+        if kill_all(lambda: self.members() - spared) and hierarchy.limits_cpu:
+            self._attempt("cpu", *_UNTHROTTLE[hierarchy.version])
+
+    def hold(self) -> None:
+        """Puts the limit on the processor's share back, which `kill` lifts."""
+        hierarchy = self.hierarchy
+        for write in plan(self._limits, hierarchy.version) if self._limits else ():
+            if write.controller == "cpu" and hierarchy.limits_cpu:
+                self._attempt(*write)
 
     def members(self) -> set[int]:
-        """Live processes inside, as seen from our pid namespace."""
-        return files.members(self.hierarchy.fds["pids"], self.name)
+        """Live processes inside, as seen from our pid namespace, by the lists of all hierarchies:
+        a process may be in some of a sandbox's groups only."""
+        fds = self.hierarchy.fds
+        return set().union(*(files.members(fds[root], self.name) for root in self.hierarchy.roots))
 
     def remove(self) -> bool:
         """Remove the emptied group; False while something in it is still dying: try again."""

@@ -15,13 +15,14 @@ _BATCH = 64
 
 
 def kill_all(members: Callable[[], set[int]]) -> bool:
-    """SIGKILL until no process is left that was not yet signalled; True if none is left at all."""
-    signalled = {os.getpid()}
+    """SIGKILL until no process is left that was not yet signalled; False if one may be."""
+    spared = {os.getpid()}
+    signalled = set[int]()
     for _ in range(_ROUNDS):
         inside = members()
-        fresh = sorted(inside - signalled)
+        fresh = sorted(inside - signalled - spared)
         if not fresh:
-            return not inside
+            return not inside & spared
         for start in range(0, len(fresh), _BATCH):
             _kill_batch(fresh[start : start + _BATCH], members)
         signalled.update(fresh)

@@ -11,6 +11,11 @@ try:
 except ImportError:  # a Python without processes and sockets
     multiprocessing = ssl = None
 
+try:
+    import sqlite3
+except ImportError:
+    sqlite3 = None
+
 print("VALUE random", random.random())
 print("VALUE random.Random", random.Random().random())
 print("VALUE shuffle", random.sample(range(10**6), 4))
@@ -18,6 +23,9 @@ print("VALUE secrets", secrets.token_hex(8))
 print("VALUE urandom", os.urandom(8).hex())
 if ssl:
     print("VALUE ssl", ssl.RAND_bytes(8).hex())
+if sqlite3:
+    drawn = sqlite3.connect(":memory:").execute("select hex(randomblob(8))").fetchone()
+    print("VALUE sqlite", *drawn)
 print("VALUE uuid4", uuid.uuid4())
 print("VALUE uuid1", uuid.uuid1())
 print("SMALL uuid1-clock", uuid.uuid1().clock_seq)
