@@ -36,7 +36,7 @@ def test_what_is_read_is_what_was_sent() -> None:
         found = Parsers()
         try:
             for given in TEXTS:
-                marshalled = await found.parse(json.dumps(given).encode())
+                marshalled = await found.parse([json.dumps(given).encode()])
                 assert marshal.loads(marshalled) == given
         finally:
             await found.close()
@@ -50,8 +50,8 @@ def test_what_is_no_json_is_refused_and_the_next_is_read(text: bytes) -> None:
         found = Parsers()
         try:
             with pytest.raises(NotRead):
-                await found.parse(text)
-            return marshal.loads(await found.parse(b"[1]"))
+                await found.parse([text])
+            return marshal.loads(await found.parse([b"[1]"]))
         finally:
             await found.close()
 
@@ -63,7 +63,7 @@ def test_many_at_once_share_a_few_that_end_with_them() -> None:
         found = Parsers()
         texts = [json.dumps([n] * 1000).encode() for n in range(20)]
         try:
-            read = await asyncio.gather(*map(found.parse, texts))
+            read = await asyncio.gather(*(found.parse([text]) for text in texts))
             assert [marshal.loads(one)[0] for one in read] == list(range(20))
             assert len(children()) == parsers.PROCESSES
         finally:
@@ -77,11 +77,11 @@ def test_one_that_was_lost_while_idle_costs_nobody_a_request() -> None:
     async def play() -> None:
         found = Parsers()
         try:
-            await asyncio.gather(*(found.parse(b"[1]") for _ in range(parsers.PROCESSES)))
+            await asyncio.gather(*(found.parse([b"[1]"]) for _ in range(parsers.PROCESSES)))
             for pid in children():
                 os.kill(pid, signal.SIGKILL)
-            assert marshal.loads(await found.parse(b"[2]")) == [2]
-            assert marshal.loads(await found.parse(b"[3]")) == [3]
+            assert marshal.loads(await found.parse([b"[2]"])) == [2]
+            assert marshal.loads(await found.parse([b"[3]"])) == [3]
         finally:
             await found.close()
         assert not children()
@@ -97,9 +97,9 @@ def test_a_text_that_nobody_could_read_is_not_called_wrong(monkeypatch: pytest.M
         found = Parsers()
         try:
             with pytest.raises(parsers.Unread):
-                await found.parse(b"[1]")
+                await found.parse([b"[1]"])
             monkeypatch.undo()
-            assert marshal.loads(await found.parse(b"[2]")) == [2]
+            assert marshal.loads(await found.parse([b"[2]"])) == [2]
         finally:
             await found.close()
         assert not children()
@@ -112,12 +112,12 @@ def test_who_leaves_leaves_no_answer_for_the_next() -> None:
         found = Parsers()
         large = b"[" + b"1," * 20_000 + b"1]"
         try:
-            await found.parse(b"[1]")
-            leaving = asyncio.ensure_future(found.parse(large))
+            await found.parse([b"[1]"])
+            leaving = asyncio.ensure_future(found.parse([large]))
             await asyncio.sleep(0)
             leaving.cancel()
             await asyncio.wait([leaving])
-            assert marshal.loads(await found.parse(b"[2]")) == [2]
+            assert marshal.loads(await found.parse([b"[2]"])) == [2]
         finally:
             await found.close()
 
@@ -131,12 +131,12 @@ def test_f2_one_whose_asker_leaves_while_it_starts_takes_no_other_descriptor() -
         found = Parsers()
         try:
             for n in range(30):
-                leaving = asyncio.ensure_future(found.parse(b"[1]"))
+                leaving = asyncio.ensure_future(found.parse([b"[1]"]))
                 await asyncio.sleep(0.0002 * (n % 10))
                 leaving.cancel()
                 await asyncio.wait([leaving])
                 others = [socket.socketpair() for _ in range(4)]
-                assert marshal.loads(await found.parse(b"[2]")) == [2]
+                assert marshal.loads(await found.parse([b"[2]"])) == [2]
                 for ours, theirs in others:
                     inode = os.fstat(theirs.fileno()).st_ino
                     for pid in children():

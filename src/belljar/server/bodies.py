@@ -61,7 +61,8 @@ class StrictRequest(Request):
     """Its body counts as what the tenant's requests bring, from its first byte on: then what was
     read from it does, until the request is over."""
 
-    _content: bytes | bytearray | None = None
+    _content: list[bytes] | None = None
+    """In the pieces in which it came: one large piece would be copied again and again."""
 
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, model: type[BaseModel] | None = None
@@ -78,7 +79,7 @@ class StrictRequest(Request):
         """Whether there is one. FastAPI keeps what it is given here as long as the run lasts."""
         return b"{}" if await self.content() else b""
 
-    async def content(self) -> bytes | bytearray:
+    async def content(self) -> list[bytes]:
         if self._content is None:
             self._check_type()
             self._content = await self._read()
@@ -86,10 +87,10 @@ class StrictRequest(Request):
 
     async def json(self) -> Any:
         """What the route is given: its model, which FastAPI takes as it is. The body is gone."""
-        content, self._content = await self.content(), b""
+        content, self._content = await self.content(), []
         try:
-            if is_small(content):
-                return _checked(parse(content), self._model)
+            if sum(map(len, content)) <= IN_PLACE_BYTES and is_small(whole := b"".join(content)):
+                return _checked(parse(whole), self._model)
             async with self._server.bodies.turns.of(self._tenant.name):
                 found, weight = await read(self._server, self._tenant, content, self._model)
         except ApiError as error:
@@ -119,17 +120,18 @@ class StrictRequest(Request):
                 hint="send no Content-Encoding",
             )
 
-    async def _read(self) -> bytearray:
+    async def _read(self) -> list[bytes]:
         server, most = self._server, self._server.settings.body_bytes
         declared = self.headers.get("content-length", "")
         announced = int(declared) if declared.isdigit() else 0
         if announced > most + _READ_OFF:
             raise _too_large(most)
         refused: ApiError | None = None
-        content = bytearray()
+        content: list[bytes] = []
+        size = 0
         unread = _READ_OFF
         try:
-            self._take(content, b"", announced)
+            self._take(0, announced)
         except ApiError as error:
             refused = error
         try:
@@ -137,9 +139,11 @@ class StrictRequest(Request):
                 async for part in self.stream():
                     if refused is None:
                         try:
-                            self._take(content, part, announced)
+                            size += len(part)
+                            self._take(size, announced)
+                            content.append(part)
                         except ApiError as error:
-                            refused, content = error, bytearray()
+                            refused, content = error, []
                     else:
                         unread -= len(part)
                         if unread < 0:
@@ -154,18 +158,17 @@ class StrictRequest(Request):
             raise refused
         return content
 
-    def _take(self, content: bytearray, part: bytes, announced: int) -> None:
-        """One part more, if there is room. Room for all that was announced is taken at once: half a
+    def _take(self, size: int, announced: int) -> None:
+        """Room for so much, if there is. Room for all that was announced is taken at once: half a
         body is of no use to anybody."""
         most = self._server.settings.body_bytes
-        size = max(announced, len(content) + len(part))
+        size = max(announced, size)
         if size > most:
             raise _too_large(most)
         self._held.become(COPIES * size)
-        content += part
 
 
-def is_small(content: bytes | bytearray) -> bool:
+def is_small(content: bytes) -> bool:
     """Whether reading it takes so little that nobody notices."""
     return len(content) <= IN_PLACE_BYTES and strict_json.pieces(content) <= IN_PLACE_PIECES
 
@@ -173,7 +176,7 @@ def is_small(content: bytes | bytearray) -> bool:
 async def read(
     server: Server,
     tenant: Tenant,
-    content: bytes | bytearray,
+    content: list[bytes],
     model: type[BaseModel] | None = None,
 ) -> tuple[Any, int]:
     """What a large body says, and what that takes; to be called in the tenant's turn. One that is
@@ -194,7 +197,7 @@ async def read(
         raise
 
 
-def parse(content: bytes | bytearray) -> Any:
+def parse(content: bytes) -> Any:
     """A small one, in place."""
     try:
         return strict_json.parse(content)

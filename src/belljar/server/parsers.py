@@ -12,6 +12,7 @@ import contextlib
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from belljar import threads
@@ -44,8 +45,8 @@ class Parsers:
         self._idle: list[_Parser] = []
         self._parsing: set[asyncio.Task[_Answer]] = set()
 
-    async def parse(self, text: bytes | bytearray) -> bytearray:
-        """What was read from it, marshalled; NotRead if it is no JSON, else Unread."""
+    async def parse(self, text: Sequence[bytes]) -> bytearray:
+        """What was read from its pieces, marshalled; NotRead if it is no JSON, else Unread."""
         await self._turns.acquire()
         # To its end, also if nobody waits for it any more: a process in the middle of something
         # would have to be ended, and whoever comes next would wait for a new one.
@@ -57,7 +58,7 @@ class Parsers:
             raise NotRead(answer.decode("utf-8", "replace"))
         return answer
 
-    async def _parse(self, text: bytes | bytearray) -> _Answer:
+    async def _parse(self, text: Sequence[bytes]) -> _Answer:
         try:
             if self._idle:
                 with contextlib.suppress(ConnectionError):  # lost while it was idle
@@ -66,7 +67,7 @@ class Parsers:
         except OSError:  # too late, or none could be started
             raise Unread from None
 
-    async def _ask(self, parser: _Parser, text: bytes | bytearray) -> _Answer:
+    async def _ask(self, parser: _Parser, text: Sequence[bytes]) -> _Answer:
         try:
             async with asyncio.timeout(LONGEST_S):
                 answer = await parser.ask(text)
@@ -104,10 +105,11 @@ class _Parser:
         ours.setblocking(False)
         return cls(process, ours)
 
-    async def ask(self, text: bytes | bytearray) -> _Answer:
+    async def ask(self, text: Sequence[bytes]) -> _Answer:
         loop = asyncio.get_running_loop()
-        await loop.sock_sendall(self._socket, LENGTH.pack(len(text)))
-        await loop.sock_sendall(self._socket, text)
+        await loop.sock_sendall(self._socket, LENGTH.pack(sum(map(len, text))))
+        for piece in text:
+            await loop.sock_sendall(self._socket, piece)
         head = await self._read(LENGTH.size + 1)
         (length,) = LENGTH.unpack_from(head)
         return head[-1], await self._read(length - 1)

@@ -57,8 +57,12 @@ class Doors:
         content = b""
         if scope["method"] == "POST":
             strict = StrictRequest(scope, receive, send)
-            content = bytes(await strict.content())
-            _check_size(await strict.json(), len(content))
+            pieces = await strict.content()
+            if sum(map(len, pieces)) > MOST_BYTES:
+                raise _too_large()
+            content = b"".join(pieces)
+            if _values(await strict.json(), MOST_VALUES) > MOST_VALUES:
+                raise _too_large()
         door = await self._door(server, visit.tenant)
         await door.handle(scope, content, receive, send)
 
@@ -82,14 +86,13 @@ class Doors:
             return door
 
 
-def _check_size(message: Any, size: int) -> None:
+def _too_large() -> ApiError:
     """The protocol's library reads it once more, and not beside the others."""
-    if size > MOST_BYTES or _values(message, MOST_VALUES) > MOST_VALUES:
-        raise ApiError(
-            "body_too_large",
-            f"a message may have {MOST_BYTES} bytes and {MOST_VALUES} values",
-            hint="upload what is large: POST /v1/datasets, or a sandbox's files",
-        )
+    return ApiError(
+        "body_too_large",
+        f"a message may have {MOST_BYTES} bytes and {MOST_VALUES} values",
+        hint="upload what is large: POST /v1/datasets, or a sandbox's files",
+    )
 
 
 def _values(message: Any, most: int) -> int:

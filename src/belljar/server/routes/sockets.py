@@ -199,7 +199,7 @@ class Talk:
         if bodies.is_small(sent):
             return bodies.parse(sent), bodies.COPIES * len(text)
         async with self._server.bodies.turns.of(self._tenant.name):
-            return await bodies.read(self._server, self._tenant, sent)
+            return await bodies.read(self._server, self._tenant, [sent])
 
     async def _take(self, message: Message, held: Hold) -> bool:
         """True: something is under way that keeps what was `held` for it."""
