@@ -65,10 +65,19 @@ class StrictRequest(Request):
     """In the pieces in which it came: one large piece would be copied again and again."""
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, model: type[BaseModel] | None = None
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        model: type[BaseModel] | None = None,
+        *,
+        most_bytes: int | None = None,
     ) -> None:
+        """`most_bytes`: if that is less than the operator's `body_bytes`."""
         super().__init__(scope, receive, send)
         self._model = model
+        most = self._server.settings.body_bytes
+        self._most_bytes = most if most_bytes is None else min(most, most_bytes)
         visit: Visit = scope["belljar"]
         assert visit.tenant is not None  # the gate lets nobody else in
         self._tenant = visit.tenant
@@ -121,10 +130,11 @@ class StrictRequest(Request):
             )
 
     async def _read(self) -> list[bytes]:
-        server, most = self._server, self._server.settings.body_bytes
+        server, most = self._server, self._most_bytes
         declared = self.headers.get("content-length", "")
         announced = int(declared) if declared.isdigit() else 0
         if announced > most + _READ_OFF:
+            await self._rest()
             raise _too_large(most)
         refused: ApiError | None = None
         content: list[bytes] = []
@@ -155,13 +165,19 @@ class StrictRequest(Request):
         except ClientDisconnect:
             raise ApiError("client_gone", "the client has gone") from None
         if refused:
+            await self._rest()
             raise refused
         return content
+
+    async def _rest(self) -> None:
+        """Behind the tenant's others that were refused."""
+        async with self._server.bodies.turns.of(self._tenant.name):
+            await asyncio.sleep(REFUSED_S)
 
     def _take(self, size: int, announced: int) -> None:
         """Room for so much, if there is. Room for all that was announced is taken at once: half a
         body is of no use to anybody."""
-        most = self._server.settings.body_bytes
+        most = self._most_bytes
         size = max(announced, size)
         if size > most:
             raise _too_large(most)
@@ -241,5 +257,5 @@ def _too_large(most: int) -> ApiError:
     return ApiError(
         "body_too_large",
         f"the body is larger than {most} bytes",
-        hint="the most is the operator's setting body_bytes",
+        hint="upload what is large (POST /v1/datasets); the operator can raise body_bytes",
     )

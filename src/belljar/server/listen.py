@@ -44,6 +44,8 @@ MOST_FIELDS = 128
 UNREAD_BYTES = 1 << 18
 """Of an answer, in the kernel; it takes twice as much memory, and would take megabytes by itself,
 for each client that does not read."""
+AHEAD_BYTES = 1 << 20
+"""The same of what a client sends and we have not read."""
 UNREAD_MS = 60_000
 """How long the kernel keeps what a client does not take, also when we have closed the connection
 and nobody counts it any more."""
@@ -61,6 +63,7 @@ def open_socket(host: str, port: int) -> socket.socket:
         listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD_BYTES)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, AHEAD_BYTES)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
         listening.bind(address)

@@ -16,7 +16,7 @@ from belljar.server.reading import Reading
 SMALL_BYTES, LARGE_BYTES = 1024, 8192
 """Of a slice: the larger one behind one that took little."""
 LITTLE_S = 0.0001
-WORK_S, REST = 0.001, 2
+WORK_S, REST = 0.001, 4
 """After so much work comes a rest, so many times as long."""
 MOST_REST_S = 2.0
 _HEAD_ENDS = b"\r\n\r\n"

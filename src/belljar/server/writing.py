@@ -23,9 +23,9 @@ SMALL = 1 << 15
 plane of Unicode."""
 _IN_BASE64 = 3 << 13
 """Bytes; a multiple of three, so that pieces can follow each other."""
-WORK_S, REST = 0.001, 4
+WORK_S, REST = 0.001, 6
 """A tenant's answers rest after so much work, so many times as long: sending takes about as long as
-writing, so two thirds of the loop's time stay for others."""
+writing, so most of the loop's time stays for others."""
 _EACH = 8
 """What a value weighs beside its characters."""
 

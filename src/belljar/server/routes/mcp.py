@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # the SDK is loaded when somebody comes
 PATH = "/mcp"
 DOOR = "mcp"
 MOST_BYTES, MOST_VALUES = 2 << 20, 2_000
-"""Of one message."""
+"""Of one message: the protocol's library reads it once more, and not beside the others."""
 log = structlog.get_logger("belljar.server")
 
 
@@ -56,13 +56,14 @@ class Doors:
             raise refusal
         content = b""
         if scope["method"] == "POST":
-            strict = StrictRequest(scope, receive, send)
-            pieces = await strict.content()
-            if sum(map(len, pieces)) > MOST_BYTES:
-                raise _too_large()
-            content = b"".join(pieces)
+            strict = StrictRequest(scope, receive, send, most_bytes=MOST_BYTES)
+            content = b"".join(await strict.content())
             if _values(await strict.json(), MOST_VALUES) > MOST_VALUES:
-                raise _too_large()
+                raise ApiError(
+                    "body_too_large",
+                    f"a message may have {MOST_VALUES} values",
+                    hint="upload what is large: POST /v1/datasets, or a sandbox's files",
+                )
         door = await self._door(server, visit.tenant)
         await door.handle(scope, content, receive, send)
 
@@ -84,15 +85,6 @@ class Doors:
                 door = make(host, body_bytes=server.settings.body_bytes)
                 self._doors[tenant.name] = door
             return door
-
-
-def _too_large() -> ApiError:
-    """The protocol's library reads it once more, and not beside the others."""
-    return ApiError(
-        "body_too_large",
-        f"a message may have {MOST_BYTES} bytes and {MOST_VALUES} values",
-        hint="upload what is large: POST /v1/datasets, or a sandbox's files",
-    )
 
 
 def _values(message: Any, most: int) -> int:
