@@ -17,7 +17,7 @@ from websockets.sync.client import connect
 
 from belljar.server.listen import MOST_FIELDS, MOST_FRAGMENTS
 from belljar.testing.served import Served, served
-from tests.security.test_server_shares import PLENTY_S, SMALL, new_key
+from tests.security.test_server_shares import MIB, PLENTY_S, SMALL, new_key, resident
 
 MASK = bytes(4)
 PING = b'{"type":"ping"}'
@@ -72,6 +72,7 @@ def test_f2_tiny_frames_of_one_tenant_keep_no_other_waiting(server: Served, kind
                 pass
 
     with opened(server, hostile) as connection:
+        before = resident(server)
         crowd = [threading.Thread(target=one, args=(connection,)) for one in (flood, drain)]
         for one in crowd:
             one.start()
@@ -79,6 +80,7 @@ def test_f2_tiny_frames_of_one_tenant_keep_no_other_waiting(server: Served, kind
             for _ in range(30):
                 answer = server.ask("POST", "/execute", {"code": "print(5)"}, key=other)
                 assert answer.json()["output"] == "5\n"
+            assert resident(server) < before + 50 * MIB, "what has come is kept until it is read"
         finally:
             ended.set()
             with contextlib.suppress(OSError):
@@ -106,6 +108,7 @@ def flooded(server: Served, sent: bytes, *, most: int) -> None:
                     if ended.is_set():
                         break
 
+    before = resident(server)
     crowd = [threading.Thread(target=flood, daemon=True) for _ in range(4)]
     for one in crowd:
         one.start()
@@ -113,6 +116,7 @@ def flooded(server: Served, sent: bytes, *, most: int) -> None:
         for _ in range(30):
             answer = server.ask("POST", "/execute", {"code": "print(5)"}, key=other)
             assert answer.json()["output"] == "5\n"
+        assert resident(server) < before + 50 * MIB, "what has come is kept until it is read"
     finally:
         ended.set()
 

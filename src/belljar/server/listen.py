@@ -171,6 +171,7 @@ class _Socket(Sliced, Stranger, WebSocketsSansIOProtocol):
 
     async def receive(self) -> Any:
         received = await super().receive()
+        self.wait()
         self.has_worked(MESSAGE_S)
         if rest_s := self.rest_s():
             await asyncio.sleep(rest_s)
@@ -214,7 +215,8 @@ class _Flow(FlowControl):
     def resume_reading(self) -> None:
         if self.read_paused:
             super().resume_reading()
-            self._reader.loop.call_soon(self._reader.go_on)
+            if self._reader.wait():
+                self._reader.loop.call_soon(self._reader.go_on)
 
 
 class _Bounded(Sliced, Stranger, HttpToolsProtocol):

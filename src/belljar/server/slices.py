@@ -63,6 +63,7 @@ class Sliced(Reading):
     def go_on(self) -> None:
         """With what has come: as far as it is wanted, and may be read now."""
         if self._later:
+            self.wait()
             return
         worked_s = 0.0
         while self._arrived and not self.is_held_up() and not self.transport.is_closing():
@@ -81,15 +82,23 @@ class Sliced(Reading):
         self.has_worked(worked_s)
         if self.transport.is_closing():
             return
-        if self._arrived and not self._is_pausing:
-            self._is_pausing = True
-            self.transport.pause_reading()
-        if self._arrived and not self.is_held_up():
-            self._later = self.loop.call_later(self.rest_s(), self._look_again)
-        elif not self._arrived and self._is_pausing:
+        if self._arrived:
+            self.wait()
+            if not self.is_held_up():
+                self._later = self.loop.call_later(self.rest_s(), self._look_again)
+        elif self._is_pausing:
             self._is_pausing = False
             if not self.is_held_up():
                 self.transport.resume_reading()
+
+    def wait(self) -> bool:
+        """Lets no more arrive before what is there was read. To be called again when it was let,
+        which is how whoever was held up goes on."""
+        if self._arrived:
+            self._is_pausing = True
+            if not self.transport.is_closing():
+                self.transport.pause_reading()
+        return bool(self._arrived)
 
     def _next_bytes(self) -> int:
         """The head of the first request comes at once, unless it is very long: strangers rest all
