@@ -10,6 +10,7 @@ import resource
 import socket
 from collections.abc import Mapping, Sequence
 
+from belljar import threads
 from belljar.engines.base import (
     Branch,
     Capabilities,
@@ -19,7 +20,7 @@ from belljar.engines.base import (
     Mount,
     Wall,
 )
-from belljar.engines.linux import cgroups
+from belljar.engines.linux import cgroups, locks
 from belljar.engines.making import Making
 from belljar.errors import EngineError, EngineUnavailable, Unsupported
 from belljar.model import Limits
@@ -31,8 +32,8 @@ from .lending import Lending
 from .process import ROOM_HINT, Zygote
 from .wall import AGENT_PROCESSES, JailWall
 
-SOCKETS_S = 0.05
-"""Between two counts of the sockets, where nothing else limits what waits in them."""
+WATCH_S = 0.05
+"""Between two looks at what takes memory that no cgroup counts: sockets and file locks."""
 BY_GATEWAY = "named hosts, by the gateway (namespace)"
 DESCRIPTORS = 65_536
 
@@ -226,18 +227,35 @@ class JailEngine:
     def _stands(self, wall: JailWall) -> JailWall:
         wall.stream.setblocking(False)
         self._walls.add(wall)
-        if not wall.zygote.short_queues and self._watching is None:
-            self._watching = asyncio.ensure_future(self._watch_sockets())
+        if self._watching is None:
+            self._watching = asyncio.ensure_future(self._watch())
         return wall
 
-    async def _watch_sockets(self) -> None:
-        while True:
-            await asyncio.sleep(SOCKETS_S)
-            for wall in list(self._walls):
-                try:
-                    wall.limit_sockets()
-                except Exception:  # a sandbox that cannot be watched must not go on
-                    wall.kill()
+    async def _watch(self) -> None:
+        growth = locks.Growth()
+        try:
+            while True:
+                await asyncio.sleep(WATCH_S)
+                for wall in list(self._walls):
+                    try:
+                        wall.limit_sockets()
+                    except Exception:  # a sandbox that cannot be watched must not go on
+                        wall.kill()
+                if growth.seen():
+                    await self._limit_locks()
+        finally:
+            growth.close()
+
+    async def _limit_locks(self) -> None:
+        walls = {pid: wall for wall in self._walls if (pid := wall.pid())}
+        if not walls:
+            return
+        try:
+            found = await threads.ENGINES.do_for(threads.OURS, locks.hoarders, walls.keys())
+        except OSError:
+            found = set(walls)
+        for pid in found:
+            walls[pid].end_for_memory()
 
     def _gone(self, wall: JailWall) -> None:
         self._ids.discard(wall.index)
@@ -329,9 +347,9 @@ class JailEngine:
 
 
 def _room_for_descriptors() -> None:
-    """Each sandbox takes two. Also, descriptors that wait in a Unix socket are counted per user and
-    against the sender's limit: at the usual 1024 one sandbox with the same uid could keep us from
-    passing any."""
+    """Each sandbox takes three. Also, descriptors that wait in a Unix socket are counted per user
+    and against the sender's limit: at the usual 1024 one sandbox with the same uid could keep us
+    from passing any."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = min(hard, DESCRIPTORS) if hard != resource.RLIM_INFINITY else DESCRIPTORS
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -10,7 +10,7 @@ from pathlib import Path
 from belljar.engines.base import Inside, Seen
 from belljar.engines.linux import cgroups
 from belljar.engines.linux.cgroups.removal import removed
-from belljar.engines.linux.pidfd import exited, kill
+from belljar.engines.linux.pidfd import exited, kill, pid_of
 from belljar.engines.making import DestroyedOnce
 from belljar.model import GIB, Limits, Usage
 
@@ -25,9 +25,10 @@ UNUSED_BYTES = GIB
 """Memory that a process may reserve beyond its limit where no cgroup counts what it really uses:
 thread stacks are mostly never touched. The watchdog looks at the rest."""
 
-MOST_SOCKETS = 2048
-"""In one sandbox, where the kernel cannot limit what waits in each (netns). About 20 KB can wait in
-a connection that nobody accepted, and no cgroup counts them."""
+MOST_SOCKETS, FEWEST_SOCKETS = 2048, 256
+MEMORY_PER_SOCKET = 128 << 10
+"""About 20 KB can wait in a connection that nobody accepted, and no cgroup counts them: a sandbox
+has at most a socket for each 128 KB of its memory limit, so that this stays a small part of it."""
 
 
 class JailWall(DestroyedOnce):
@@ -57,7 +58,8 @@ class JailWall(DestroyedOnce):
         self.inputs: Path | None = None
         self.strays: netns.Strays | None = None
         self._on_gone = on_gone
-        self._pidfd, self._sockets = born
+        self._pidfd = born.pidfd
+        self._sockets: int | None = born.sockets
         self._group = group
         self._limits = limits
         self._used = False
@@ -105,9 +107,19 @@ class JailWall(DestroyedOnce):
         """Ends the sandbox if it has too many: no limit counts the memory of what waits in them."""
         if not self._used or self._flooded or self._sockets is None:
             return
-        self._flooded = netns.count_sockets(self._sockets) > MOST_SOCKETS
-        if self._flooded:
-            self.kill()
+        for_memory = self._limits.memory_bytes // MEMORY_PER_SOCKET
+        most = max(FEWEST_SOCKETS, min(MOST_SOCKETS, for_memory))
+        if netns.count_sockets(self._sockets) > most:
+            self.end_for_memory()
+
+    def end_for_memory(self) -> None:
+        """Of the kernel's memory, which its cgroup does not count."""
+        self._flooded = True
+        self.kill()
+
+    def pid(self) -> int | None:
+        """Of its first process, once code was let in; None before and after."""
+        return pid_of(self._pidfd) if self._used and self._pidfd >= 0 else None
 
     def kill(self) -> None:
         kill(self._pidfd)

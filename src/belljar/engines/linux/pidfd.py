@@ -15,6 +15,12 @@ def kill(pidfd: int) -> None:
         pass
 
 
+def pid_of(pidfd: int) -> int:
+    """As /proc shows it here; -1 if it has ended."""
+    with open(f"/proc/self/fdinfo/{pidfd}") as file:
+        return int(next(line.split()[1] for line in file if line.startswith("Pid:")))
+
+
 async def exited(pidfd: int) -> None:
     """Of a pid namespace's first process: the kernel lets it exit only after everything else."""
     await readable(pidfd)
