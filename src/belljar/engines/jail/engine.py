@@ -36,6 +36,9 @@ WATCH_S = 0.05
 """Between two looks at what takes memory that no cgroup counts: sockets and file locks."""
 BY_GATEWAY = "named hosts, by the gateway (namespace)"
 DESCRIPTORS = 65_536
+_any_index = itertools.count(int.from_bytes(os.urandom(2), "little"))
+_taken: set[int] = set()
+"""Ids of the range that all zygotes of this process have, whichever engine they belong to."""
 
 
 class JailEngine:
@@ -45,8 +48,6 @@ class JailEngine:
     def __init__(self, settings: Settings) -> None:
         self._required = settings.required
         self._zygotes: dict[str, asyncio.Task[Zygote]] = {}
-        self._ids: set[int] = set()
-        self._next_id = 0
         self._numbers = itertools.count(1)
         self._walls: set[JailWall] = set()
         self._making = Making[JailWall]()
@@ -115,7 +116,7 @@ class JailEngine:
                 if group:
                     undo.callback(group.remove)
                 index = self._take_id(zygote)
-                undo.callback(self._ids.discard, index)
+                undo.callback(_taken.discard, index)
                 ours, theirs = socket.socketpair()
                 undo.callback(ours.close)
             except OSError as error:
@@ -258,7 +259,7 @@ class JailEngine:
             walls[pid].end_for_memory()
 
     def _gone(self, wall: JailWall) -> None:
-        self._ids.discard(wall.index)
+        _taken.discard(wall.index)
         self._walls.discard(wall)
 
     def _cores(self, cpus: float) -> list[int] | None:
@@ -307,10 +308,10 @@ class JailEngine:
         if zygote.ids.count == 1:
             return 0
         for _ in range(zygote.ids.count):
-            self._next_id = self._next_id % (zygote.ids.count - 1) + 1
-            if self._next_id not in self._ids:
-                self._ids.add(self._next_id)
-                return self._next_id
+            index = next(_any_index) % (zygote.ids.count - 1) + 1
+            if index not in _taken:
+                _taken.add(index)
+                return index
         raise EngineError("no uid is left for another sandbox")
 
     def _isolation(self, zygote: Zygote) -> dict[str, str]:
