@@ -10,7 +10,6 @@ import resource
 import socket
 from collections.abc import Mapping, Sequence
 
-from belljar import threads
 from belljar.engines.base import (
     Branch,
     Capabilities,
@@ -20,7 +19,7 @@ from belljar.engines.base import (
     Mount,
     Wall,
 )
-from belljar.engines.linux import cgroups, locks
+from belljar.engines.linux import cgroups, uncounted
 from belljar.engines.making import Making
 from belljar.errors import EngineError, EngineUnavailable, Unsupported
 from belljar.model import Limits
@@ -32,8 +31,6 @@ from .lending import Lending
 from .process import ROOM_HINT, Zygote
 from .wall import AGENT_PROCESSES, JailWall
 
-WATCH_S = 0.05
-"""Between two looks at what takes memory that no cgroup counts: sockets and file locks."""
 BY_GATEWAY = "named hosts, by the gateway (namespace)"
 DESCRIPTORS = 65_536
 _any_index = itertools.count(int.from_bytes(os.urandom(2), "little"))
@@ -52,7 +49,7 @@ class JailEngine:
         self._walls: set[JailWall] = set()
         self._making = Making[JailWall]()
         self._lending = Lending()
-        self._watching: asyncio.Task[None] | None = None
+        self._watch = uncounted.Watch(self._walls)
         _room_for_descriptors()
         begun = launch.take()
         self._hierarchy = begun.hierarchy if begun else cgroups.claim_ours(ask_systemd=True)
@@ -228,35 +225,8 @@ class JailEngine:
     def _stands(self, wall: JailWall) -> JailWall:
         wall.stream.setblocking(False)
         self._walls.add(wall)
-        if self._watching is None:
-            self._watching = asyncio.ensure_future(self._watch())
+        self._watch.begin()
         return wall
-
-    async def _watch(self) -> None:
-        growth = locks.Growth()
-        try:
-            while True:
-                await asyncio.sleep(WATCH_S)
-                for wall in list(self._walls):
-                    try:
-                        wall.limit_sockets()
-                    except Exception:  # a sandbox that cannot be watched must not go on
-                        wall.kill()
-                if growth.seen():
-                    await self._limit_locks()
-        finally:
-            growth.close()
-
-    async def _limit_locks(self) -> None:
-        walls = {pid: wall for wall in self._walls if (pid := wall.pid())}
-        if not walls:
-            return
-        try:
-            found = await threads.ENGINES.do_for(threads.OURS, locks.hoarders, walls.keys())
-        except OSError:
-            found = set(walls)
-        for pid in found:
-            walls[pid].end_for_memory()
 
     def _gone(self, wall: JailWall) -> None:
         _taken.discard(wall.index)
@@ -275,8 +245,7 @@ class JailEngine:
 
     async def close(self) -> None:
         await self._making.settled()
-        if self._watching:
-            self._watching.cancel()
+        self._watch.close()
         walls = [wall.destroy() for wall in list(self._walls)]
         await asyncio.gather(*walls, return_exceptions=True)
         zygotes, self._zygotes = list(self._zygotes.values()), {}

@@ -129,12 +129,6 @@ def _write(name: str, value: str) -> None:
         file.write(value)
 
 
-def count_sockets(file: int) -> int:
-    """Read from `Network.sockets`. Its first line, "sockets: used 12", is about that namespace; of
-    the lines for each protocol that follow, some are about the whole machine."""
-    return int(os.pread(file, 64, 0).split(None, 3)[2])
-
-
 class Strays:
     """What is dialled or sent in a namespace to where nothing leads, from now on, as the kernel
     counts it. Can be asked also when all processes in there are gone; copies of a sandbox share

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from belljar.engines.base import Inside, Seen
-from belljar.engines.linux import cgroups
+from belljar.engines.linux import cgroups, uncounted
 from belljar.engines.linux.cgroups.removal import removed
 from belljar.engines.linux.pidfd import exited, kill, pid_of
 from belljar.engines.making import DestroyedOnce
@@ -24,11 +24,6 @@ OPEN_FILES_UNCOUNTED = 256
 UNUSED_BYTES = GIB
 """Memory that a process may reserve beyond its limit where no cgroup counts what it really uses:
 thread stacks are mostly never touched. The watchdog looks at the rest."""
-
-MOST_SOCKETS, FEWEST_SOCKETS = 2048, 256
-MEMORY_PER_SOCKET = 128 << 10
-"""About 20 KB can wait in a connection that nobody accepted, and no cgroup counts them: a sandbox
-has at most a socket for each 128 KB of its memory limit, so that this stays a small part of it."""
 
 
 class JailWall(DestroyedOnce):
@@ -59,7 +54,7 @@ class JailWall(DestroyedOnce):
         self.strays: netns.Strays | None = None
         self._on_gone = on_gone
         self._pidfd = born.pidfd
-        self._sockets: int | None = born.sockets
+        self._sockets = uncounted.Sockets(born.sockets)
         self._group = group
         self._limits = limits
         self._used = False
@@ -77,6 +72,7 @@ class JailWall(DestroyedOnce):
                 self._group.apply(limits, reserve=AGENT_PROCESSES)
                 self._limits = limits
             return Inside(rlimits={"RLIMIT_NOFILE": limits.open_files})
+        self._limits = limits
         rlimits = {
             "RLIMIT_NOFILE": min(limits.open_files, OPEN_FILES_UNCOUNTED),
             "RLIMIT_NPROC": limits.processes + AGENT_PROCESSES,
@@ -103,22 +99,16 @@ class JailWall(DestroyedOnce):
         if self.strays is None and self._pidfd >= 0:
             self.strays = netns.Strays(self._pidfd)
 
-    def limit_sockets(self) -> None:
-        """Ends the sandbox if it has too many: no limit counts the memory of what waits in them."""
-        if not self._used or self._flooded or self._sockets is None:
-            return
-        for_memory = self._limits.memory_bytes // MEMORY_PER_SOCKET
-        most = max(FEWEST_SOCKETS, min(MOST_SOCKETS, for_memory))
-        if netns.count_sockets(self._sockets) > most:
-            self.end_for_memory()
+    def has_too_many_sockets(self) -> bool:
+        if not self._used or self._flooded or self._pidfd < 0:
+            return False
+        return self._sockets.too_many(self._limits.memory_bytes)
 
     def end_for_memory(self) -> None:
-        """Of the kernel's memory, which its cgroup does not count."""
         self._flooded = True
         self.kill()
 
     def pid(self) -> int | None:
-        """Of its first process, once code was let in; None before and after."""
         return pid_of(self._pidfd) if self._used and self._pidfd >= 0 else None
 
     def kill(self) -> None:
@@ -132,9 +122,7 @@ class JailWall(DestroyedOnce):
             os.close(self._pidfd)
             self._pidfd = -1
             self.strays = None
-            if self._sockets is not None:
-                os.close(self._sockets)
-                self._sockets = None
+            self._sockets.close()
             if self._group:
                 await removed(self._group)
         finally:

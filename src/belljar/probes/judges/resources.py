@@ -21,7 +21,6 @@ from belljar.probes.verdict import (
     read,
 )
 
-KERNEL_BYTES = 64 << 20
 FLOOD_BLOCKS = 2048
 FLOOD_BYTES = FLOOD_BLOCKS * 65536
 ENDLESS = (
@@ -103,8 +102,9 @@ def memory_is_charged(prover: Prover, probe: Probe) -> Verdict:
 
 
 def kernel_memory_is_bounded(prover: Prover, probe: Probe) -> Verdict:
-    """What no cgroup counts, looked at from outside. Others use the kernel's memory, too: what is
-    seen once is looked at again."""
+    """Not more than the limit of all the run's memory, looked at from outside. Others use the
+    kernel's memory, too: what is seen once is looked at again."""
+    limit = probe.options["memory_bytes"]
     found: list[str] = []
     before = host.kernel_bytes()  # for both: the first run's memory may still be on its way back
     for _ in range(2):
@@ -117,7 +117,7 @@ def kernel_memory_is_bounded(prover: Prover, probe: Probe) -> Verdict:
         result = live.result()
         if "TAKEN" not in result.stdout and result.status != "out_of_memory":
             return broken(describe(result))
-        if most <= KERNEL_BYTES:
+        if most <= limit:
             return held(f"{most >> 20} MB; {describe(result)}")
         found = [f"{most >> 20} MB of the kernel's memory; {describe(result)}"]
     return conclude(found)

@@ -7,10 +7,10 @@ kept, taken = [], {}
 for name, command in {"of a process": 6, "of an open file": 37}.items():  # F_SETLK, F_OFD_SETLK
     taken[name] = 0
     try:
-        for number in range(400):
+        for number in range(450):
             flags = os.O_RDWR | os.O_CREAT
             kept.append(os.open(f"/tmp/rs60-{command}-{number}", flags, 0o600))
-            for at in range(1500):
+            for at in range(2200):
                 kind = fcntl.F_WRLCK if at % 2 else fcntl.F_RDLCK  # neighbours would be merged
                 fcntl.fcntl(kept[-1], command, struct.pack("hhqqi4x", kind, 0, at * 2, 1, 0))
                 taken[name] += 1
