@@ -27,16 +27,17 @@ _COUNTERS = ("dev", "snmp", "netstat", "snmp6")
 # there are is watched besides: each can be a listener.
 _BACKLOG = "net/core/somaxconn"
 _ANCILLARY = "net/core/optmem_max"
-_HIDDEN_BY_OLD_KERNELS = (_BACKLOG, _ANCILLARY, "net/unix/max_dgram_qlen")
-"""Older kernels show these only in network namespaces that the initial user namespace owns (6.1
-hides the first two, 5.15 perhaps all). No privilege helps: the files do not exist."""
+_ENDED = "net/ipv4/tcp_max_tw_buckets"
+_HIDDEN_BY_OLD_KERNELS = (_BACKLOG, _ANCILLARY, _ENDED, "net/unix/max_dgram_qlen")
+"""Older kernels show these only in network namespaces that the initial user namespace owns, or let
+nobody write them there (6.1 hides the first two). No privilege helps: the files do not exist."""
 _SETTINGS = {
     _BACKLOG: "32",
     "net/ipv4/tcp_rmem": "4096 16384 16384",
     "net/ipv4/tcp_wmem": "4096 16384 65536",
     "net/ipv4/igmp_max_memberships": "0",
     # Connections that ended are remembered for a minute, 250 bytes each, in uncounted memory.
-    "net/ipv4/tcp_max_tw_buckets": "2048",
+    _ENDED: "2048",
     # What options and ancillary data of one socket may take, uncounted; a message with as many
     # descriptors as the kernel passes needs 1 KB.
     _ANCILLARY: "8192",
@@ -62,7 +63,7 @@ class Network:
         for name, value in self._settings.items():
             try:
                 _write(name, value)
-            except FileNotFoundError:
+            except (FileNotFoundError, PermissionError):
                 if name not in _HIDDEN_BY_OLD_KERNELS:
                     raise
         self._handle = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
