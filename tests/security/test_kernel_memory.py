@@ -157,3 +157,105 @@ print("works")
     with Belljar() as jar:
         result = jar.run(code)
     assert result.stdout == "works\n", result.stderr
+
+
+SERVERS = {
+    "javascript": """
+const http = require("http"), dgram = require("dgram"), net = require("net");
+const server = http.createServer((request, response) => response.end("pong"));
+server.listen(0, "::", () => {
+  const agent = new http.Agent({ keepAlive: true, keepAliveMsecs: 500 });
+  const port = server.address().port;
+  const socket = net.connect(port, "127.0.0.1", () => {
+    socket.setNoDelay(true);
+    socket.setKeepAlive(true, 1000);
+    socket.setTimeout(5000);
+    http.get({ port, host: "127.0.0.1", agent }, (response) => {
+      response.on("data", (data) => {
+        const datagrams = dgram.createSocket({ type: "udp4", reuseAddr: true });
+        datagrams.bind(0, "127.0.0.1", () => {
+          datagrams.setBroadcast(true);
+          datagrams.setTTL(9);
+          datagrams.setMulticastTTL(2);
+          datagrams.setMulticastLoopback(true);
+          datagrams.setRecvBufferSize(1 << 20);
+          console.log(String(data));
+          process.exit(0);
+        });
+      });
+    });
+  });
+});
+""",
+    "go": """
+package main
+
+import ("fmt"; "io"; "net"; "net/http"; "time")
+
+func must(err error) { if err != nil { panic(err) } }
+
+func main() {
+	listener, err := net.Listen("tcp", "[::]:0")
+	must(err)
+	go http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, "pong")
+	}))
+	port := listener.Addr().(*net.TCPAddr).Port
+	plain, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	must(err)
+	tcp := plain.(*net.TCPConn)
+	must(tcp.SetKeepAlive(true))
+	must(tcp.SetKeepAlivePeriod(time.Second))
+	must(tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Count: 3}))
+	must(tcp.SetNoDelay(false))
+	must(tcp.SetLinger(0))
+	must(tcp.SetReadBuffer(1 << 20))
+	udp, err := net.ListenUDP("udp", nil)
+	must(err)
+	must(udp.SetWriteBuffer(1 << 20))
+	answer, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/", port))
+	must(err)
+	body, err := io.ReadAll(answer.Body)
+	must(err)
+	fmt.Println(string(body))
+}
+""",
+    "python": """
+import asyncio, http.server, multiprocessing, threading, urllib.request
+
+class Pong(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"pong")
+    def log_message(self, *_):
+        pass
+
+async def main():
+    server = await asyncio.start_server(
+        lambda reader, writer: writer.close(), port=0, reuse_port=True, reuse_address=True
+    )
+    port = server.sockets[0].getsockname()[1]
+    reader, writer = await asyncio.open_connection("localhost", port)
+    assert await reader.read() == b""
+    transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+        asyncio.DatagramProtocol, local_addr=("127.0.0.1", 0), allow_broadcast=True
+    )
+    transport.close()
+
+asyncio.run(main())
+with multiprocessing.Pool(2) as pool:
+    assert pool.map(abs, [-1, -2]) == [1, 2]
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pong)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+print(urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/").read().decode())
+""",
+}
+
+
+@pytest.mark.parametrize("language", SERVERS)
+def test_servers_and_clients_of_each_language_work(language: str) -> None:
+    """R2: with the options that their libraries set."""
+    with Belljar() as jar:
+        result = jar.run(SERVERS[language], language=language, timeout_s=110, memory_bytes=1 << 30)
+    assert result.stdout == "pong\n", result.stderr
