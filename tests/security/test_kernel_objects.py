@@ -102,6 +102,24 @@ print(held)
     assert int(said(result)) < 24 << 20
 
 
+def test_ancillary_data_is_small(jar: Belljar) -> None:
+    """L2: the kernel copies it, uncounted, before it looks at it; descriptors still pass."""
+    code = """
+import errno, os, socket
+ours, theirs = socket.socketpair()
+socket.send_fds(ours, [b"x"], [0] * 250)
+print(len(socket.recv_fds(theirs, 1, 250)[1]))
+try:
+    ours.sendmsg([b"x"], [(socket.SOL_SOCKET, 77, bytes(12000))])
+except OSError as error:
+    print(errno.errorcode[error.errno])
+"""
+    result = jar.run(code)
+    if result.isolation["sockets"] == "watched":
+        pytest.skip("this kernel has one limit for the whole machine")
+    assert said(result) == "250\nENOBUFS"
+
+
 FLOOD = """
 import os, socket, time
 held = []
