@@ -4,6 +4,7 @@ its processes share, for all of them together, and for each branch by itself."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 
@@ -100,3 +101,29 @@ def test_a_parent_that_goes_too_far_leaves_its_branches_alone(jar: Belljar) -> N
             assert branch.run("y = 2; print('there')").stdout == "there\n"
             assert box.run(SHARED, timeout_s=60).status == "out_of_memory"
             assert branch.run("print(x + y)").stdout == "3\n"
+
+
+SOCKETS = """
+import os, socket, time
+block = bytes(65536)
+for _ in range(16):
+    if os.fork() == 0:
+        held = [socket.socketpair() for _ in range(100)]
+        for pair in held:
+            for end in pair:
+                end.setblocking(False)
+                try:
+                    while True:
+                        end.send(block)
+                except BlockingIOError:
+                    pass
+        time.sleep(30)
+time.sleep(30)
+"""
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_socket_buffers_that_nobody_counts_are_few(jar: Belljar, kept: bool) -> None:
+    """L2: 3,200 sockets would hold 600 MB and more."""
+    with Sandbox(jar) if kept else nullcontext(jar) as place:
+        assert place.run(SOCKETS, timeout_s=60).status == "out_of_memory"

@@ -21,6 +21,8 @@ AGENT_PROCESSES = 1
 """The agent counts as a process of its sandbox; the limit is about the code's."""
 OPEN_FILES_UNCOUNTED = 256
 """Where no cgroup counts what waits in sockets: fewer of them, each with a short queue (netns)."""
+UNCOUNTED = 4
+"""There a socket's whole buffer, 208 KB, is counted by nobody, so that many times fewer of them."""
 UNUSED_BYTES = GIB
 """Memory that a process may reserve beyond its limit where no cgroup counts what it really uses:
 thread stacks are mostly never touched. The watchdog looks at the rest."""
@@ -102,7 +104,8 @@ class JailWall(DestroyedOnce):
     def has_too_many_sockets(self) -> bool:
         if not self._used or self._flooded or self._pidfd < 0:
             return False
-        return self._sockets.too_many(self._limits.memory_bytes)
+        memory_bytes = self._limits.memory_bytes
+        return self._sockets.too_many(memory_bytes if self._group else memory_bytes // UNCOUNTED)
 
     def end_for_memory(self) -> None:
         self._flooded = True
