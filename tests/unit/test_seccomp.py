@@ -463,6 +463,7 @@ def test_nothing_reaches_the_disk_below_the_read_only_folders() -> None:
     for name in ("fsync", "fdatasync", "sync_file_range"):
         assert verdict(name, 3, 0, 0, 7) == PRETEND
     assert verdict("msync", 0, 4096, 4) == verdict("msync", 0, 4096, 6) == PRETEND
+    assert verdict("msync", 4097, 4096, 4) == EINVAL
     assert verdict("msync", 0, 4096, 1) == ALLOW  # libunwind asks so whether memory is there
 
 

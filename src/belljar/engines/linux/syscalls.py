@@ -339,7 +339,11 @@ RULED: dict[str, tuple[str, Clauses]] = {
     ),
     "msync": (
         "numpy; with MS_SYNC it is fsync by another name",
-        ((ALLOW, ((2, MS_SYNC, (0,)),)), (PRETEND, ())),
+        (
+            (ALLOW, ((2, MS_SYNC, (0,)),)),
+            (PRETEND, ((0, 0xFFF, (0,)),)),
+            (EINVAL, ()),  # not the first byte of a page, as the kernel itself would say
+        ),
     ),
     "fadvise64": (
         "hints; not the one that pushes the host's files out of memory",
