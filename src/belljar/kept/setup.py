@@ -13,7 +13,6 @@ from belljar.kept.options import Options
 from belljar.kept.telling import whole
 
 WORKSPACE = "/workspace"
-NO_LIMIT = 1 << 62
 CHECKPOINTS = 8
 
 
@@ -74,11 +73,4 @@ def _apply(held: Held, options: Options) -> Inside:
     """Checkpoints are processes, too, but not the code's."""
     limits = held.request.limits
     processes = limits.processes + _states(held, options) + 3
-    inside = held.conversation.wall.apply(dataclasses.replace(limits, processes=processes))
-    branches = held.engine.capabilities.branches and not held.driver
-    if inside.watch_memory_bytes and branches:
-        # Branches are seen in their parent, so nobody can watch one alone: each process has the
-        # limit, and what all use is only told.
-        rlimits = {**inside.rlimits, "RLIMIT_DATA": inside.watch_memory_bytes}
-        inside = dataclasses.replace(inside, rlimits=rlimits, watch_memory_bytes=NO_LIMIT)
-    return inside
+    return held.conversation.wall.apply(dataclasses.replace(limits, processes=processes))

@@ -54,6 +54,7 @@ PLANTED = (
 )
 BY_JUDGE = (
     "ALSO",
+    "CACHED_FILE",
     "CASE",
     "ENDLESS",
     "EXIT_CASE",

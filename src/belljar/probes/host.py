@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import secrets
+import struct
 import time
 from contextlib import suppress
 from pathlib import Path
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_CACHESTAT = 451
 
 
 def new_mark() -> str:
@@ -90,6 +93,26 @@ def still_alive(pids: set[int], *, within_s: float) -> set[int]:
 def resident_bytes() -> int:
     """The memory that this process holds now."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
+
+
+def kernel_bytes() -> int:
+    """What the kernel holds and cannot give back, and what waits in all sockets of TCP."""
+    with open("/proc/vmstat") as vmstat:
+        pages = next(int(line.split()[1]) for line in vmstat if "slab_unreclaimable" in line)
+    with open("/proc/net/sockstat") as sockets:
+        pages += next(int(line.split()[-1]) for line in sockets if line.startswith("TCP:"))
+    return pages * PAGE_BYTES
+
+
+def pages_in_memory(path: Path) -> int | None:
+    """How many pages of a file the kernel has in memory; None where it does not say (cachestat,
+    Linux 6.5)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    answer = ctypes.create_string_buffer(40)
+    asked = struct.pack("=QQ", 0, path.stat().st_size)
+    with path.open("rb") as file:
+        refused = libc.syscall(ctypes.c_long(_CACHESTAT), file.fileno(), asked, answer, 0)
+    return None if refused else int(struct.unpack("=5Q", answer.raw)[0])
 
 
 def _runs(pid: int) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from belljar.engines.base import Capabilities, Control, Ground
-from belljar.engines.linux import landlock
+from belljar.engines.linux import landlock, uncounted
 from belljar.engines.linux.places import HOSTS
 from belljar.engines.making import Making
 from belljar.errors import (
@@ -52,6 +52,7 @@ class DockerEngine:
         self.interpreter = settings.docker_python
         self.groups = Groups()
         self.walls: set[DockerWall] = set()
+        self._watch = uncounted.Watch(self.walls)
         self.uids: set[int] = set()
         """Those of living containers."""
         self._making = Making[DockerWall]()
@@ -82,6 +83,7 @@ class DockerEngine:
 
     async def close(self) -> None:
         await self._making.settled()
+        self._watch.close()
         walls = [wall.destroy() for wall in list(self.walls)]
         await asyncio.gather(*walls, return_exceptions=True)
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -213,6 +215,7 @@ class DockerEngine:
             raise _explained(error, place) from error
         if self._facts and self._facts.local and state.get("Pid"):
             wall.started(int(state["Pid"]))
+            self._watch.begin()
         self.walls.add(wall)
         return wall
 

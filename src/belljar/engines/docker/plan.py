@@ -67,6 +67,7 @@ SYSCTLS = {
     "net.ipv4.tcp_rmem": "4096 16384 16384",
     "net.ipv4.tcp_wmem": "4096 16384 65536",
     "net.ipv4.igmp_max_memberships": "0",
+    "net.ipv4.tcp_max_tw_buckets": "2048",
     "net.unix.max_dgram_qlen": "8",
 }
 

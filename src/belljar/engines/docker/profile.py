@@ -1,8 +1,9 @@
 """Belljar's table of system calls as Docker's seccomp profile (I3).
 
 The format knows no order among the rules of one call and one errno for all that is not allowed, so
-it can say *what* the table allows, but not every errno. Where only a few uses of a call are refused
-(setsockopt, madvise, fcntl) it cannot even say that, and the call is allowed whole. Therefore the
+it can say *what* the table allows, but not every errno, nor that a call pretends to succeed. Where
+only a few uses of a call are refused (getsockopt, fadvise64) it cannot even say that, and the call
+is allowed whole. Therefore the
 container's first process puts on the table's own filter as well before it does anything else (see
 `boot.py`); of two filters the stricter answer counts, and of two errnos the later one's.
 """
@@ -13,7 +14,7 @@ from itertools import product
 from typing import Any
 
 from belljar.engines.linux import syscalls
-from belljar.engines.linux.syscalls import ALLOW, LOW, Check, Clauses
+from belljar.engines.linux.syscalls import ALLOW, LOW, PRETEND, Check, Clauses
 
 _ENOSYS = 38
 _PR_SET_SECCOMP = 22
@@ -33,6 +34,8 @@ def profile() -> dict[str, Any]:
         verdict, checks = clauses[-1]
         if verdict == ALLOW and not checks:
             always.append(name)
+        elif verdict == PRETEND and len(clauses) == 1:
+            continue
         elif len(clauses) == 1:
             refused.setdefault(verdict, []).append(name)
         else:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from belljar import threads
 from belljar.engines.base import Inside, Seen
+from belljar.engines.linux import uncounted
 from belljar.engines.linux.pidfd import kill
 from belljar.engines.making import DestroyedOnce
 from belljar.errors import BelljarError, EngineError
@@ -65,6 +66,10 @@ class DockerWall(DestroyedOnce):
         self._held: int | None = None
         """Memory that was in use before the code came, where that is not the code's."""
         self._pidfd = -1
+        self._pid: int | None = None
+        self._sockets: uncounted.Sockets | None = None
+        self._used = False
+        self._flooded = False
         self._last: Seen | None = None
         self._killed = False
         stream.at_end = self._ended
@@ -75,6 +80,11 @@ class DockerWall(DestroyedOnce):
             pidfd = os.pidfd_open(pid)
         except (AttributeError, OSError):
             pidfd = -1
+        try:
+            self._sockets = uncounted.Sockets(os.open(f"/proc/{pid}/net/sockstat", os.O_RDONLY))
+            self._pid = pid
+        except OSError:  # over already; or not ours to look at, as a rootless daemon's can be
+            pass
         self._group = self._engine.groups.of(pid, self.container)
         if self._group and pidfd >= 0 and os.geteuid() == 0:
             self._pidfd = pidfd
@@ -100,6 +110,7 @@ class DockerWall(DestroyedOnce):
             self._limits, self._reserve
         )
         self._limits = limits
+        self._used = True
         if not self._apply_exactly(limits) and changed:
             path = f"/containers/{self.container}/update"
             body = plan.resources(limits, self._reserve)
@@ -130,6 +141,8 @@ class DockerWall(DestroyedOnce):
 
     def look(self) -> Seen | None:
         seen = self._read() or self._last
+        if self._flooded:
+            seen = Seen(usage=seen.usage if seen else Usage(), out_of_memory=True)
         if self._killed:
             if not self.stream.ended and self._engine.is_silent():
                 raise Silent(
@@ -143,6 +156,18 @@ class DockerWall(DestroyedOnce):
                 hint="was it removed (docker rm, docker system prune), or the daemon stopped?",
             )
         return seen
+
+    def has_too_many_sockets(self) -> bool:
+        if not self._used or self._flooded or self._sockets is None:
+            return False
+        return self._sockets.too_many(self._limits.memory_bytes)
+
+    def end_for_memory(self) -> None:
+        self._flooded = True
+        self.kill()
+
+    def pid(self) -> int | None:
+        return self._pid if self._used else None
 
     def kill(self) -> None:
         if self._killed:
@@ -163,6 +188,10 @@ class DockerWall(DestroyedOnce):
         if self._pidfd >= 0:
             self.kill()
         self._killed = True
+        self._pid = None
+        if self._sockets:
+            self._sockets.close()
+            self._sockets = None
         self.stream.close()
         if self._pidfd >= 0:
             os.close(self._pidfd)

@@ -19,6 +19,7 @@ SOURCES = (
     "engines/linux/kernel.py",
     "engines/linux/places.py",
     "engines/linux/seccomp.py",
+    "engines/linux/socket_options.py",
     "engines/linux/syscalls.py",
 )
 """What inside.py needs of Belljar, beside the whole guest."""

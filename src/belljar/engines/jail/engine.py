@@ -19,7 +19,7 @@ from belljar.engines.base import (
     Mount,
     Wall,
 )
-from belljar.engines.linux import cgroups
+from belljar.engines.linux import cgroups, uncounted
 from belljar.engines.making import Making
 from belljar.errors import EngineError, EngineUnavailable, Unsupported
 from belljar.model import Limits
@@ -32,10 +32,11 @@ from .lending import Lending
 from .process import ROOM_HINT, Zygote
 from .wall import AGENT_PROCESSES, JailWall
 
-SOCKETS_S = 0.05
-"""Between two counts of the sockets, where nothing else limits what waits in them."""
 BY_GATEWAY = "named hosts, by the gateway (namespace)"
 DESCRIPTORS = 65_536
+_any_index = itertools.count(int.from_bytes(os.urandom(2), "little"))
+_taken: set[int] = set()
+"""Ids of the range that all zygotes of this process have, whichever engine they belong to."""
 
 
 class JailEngine:
@@ -45,13 +46,11 @@ class JailEngine:
     def __init__(self, settings: Settings) -> None:
         self._required = settings.required
         self._zygotes: dict[str, asyncio.Task[Zygote]] = {}
-        self._ids: set[int] = set()
-        self._next_id = 0
         self._numbers = itertools.count(1)
         self._walls: set[JailWall] = set()
         self._making = Making[JailWall]()
         self._lending = Lending()
-        self._watching: asyncio.Task[None] | None = None
+        self._watch = uncounted.Watch(self._walls)
         _room_for_descriptors()
         begun = launch.take()
         self._hierarchy = begun.hierarchy if begun else cgroups.claim_ours(ask_systemd=True)
@@ -115,7 +114,7 @@ class JailEngine:
                 if group:
                     undo.callback(group.remove)
                 index = self._take_id(zygote)
-                undo.callback(self._ids.discard, index)
+                undo.callback(_taken.discard, index)
                 ours, theirs = socket.socketpair()
                 undo.callback(ours.close)
             except OSError as error:
@@ -238,21 +237,11 @@ class JailEngine:
     def _stands(self, wall: JailWall) -> JailWall:
         wall.stream.setblocking(False)
         self._walls.add(wall)
-        if not wall.zygote.short_queues and self._watching is None:
-            self._watching = asyncio.ensure_future(self._watch_sockets())
+        self._watch.begin()
         return wall
 
-    async def _watch_sockets(self) -> None:
-        while True:
-            await asyncio.sleep(SOCKETS_S)
-            for wall in list(self._walls):
-                try:
-                    wall.limit_sockets()
-                except Exception:  # a sandbox that cannot be watched must not go on
-                    wall.kill()
-
     def _gone(self, wall: JailWall) -> None:
-        self._ids.discard(wall.index)
+        _taken.discard(wall.index)
         self._walls.discard(wall)
 
     def _cores(self, cpus: float) -> list[int] | None:
@@ -268,8 +257,7 @@ class JailEngine:
 
     async def close(self) -> None:
         await self._making.settled()
-        if self._watching:
-            self._watching.cancel()
+        self._watch.close()
         walls = [wall.destroy() for wall in list(self._walls)]
         await asyncio.gather(*walls, return_exceptions=True)
         zygotes, self._zygotes = list(self._zygotes.values()), {}
@@ -301,10 +289,10 @@ class JailEngine:
         if zygote.ids.count == 1:
             return 0
         for _ in range(zygote.ids.count):
-            self._next_id = self._next_id % (zygote.ids.count - 1) + 1
-            if self._next_id not in self._ids:
-                self._ids.add(self._next_id)
-                return self._next_id
+            index = next(_any_index) % (zygote.ids.count - 1) + 1
+            if index not in _taken:
+                _taken.add(index)
+                return index
         raise EngineError("no uid is left for another sandbox")
 
     def _isolation(self, zygote: Zygote) -> dict[str, str]:
@@ -341,9 +329,9 @@ class JailEngine:
 
 
 def _room_for_descriptors() -> None:
-    """Each sandbox takes two. Also, descriptors that wait in a Unix socket are counted per user and
-    against the sender's limit: at the usual 1024 one sandbox with the same uid could keep us from
-    passing any."""
+    """Each sandbox takes three. Also, descriptors that wait in a Unix socket are counted per user
+    and against the sender's limit: at the usual 1024 one sandbox with the same uid could keep us
+    from passing any."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = min(hard, DESCRIPTORS) if hard != resource.RLIM_INFINITY else DESCRIPTORS
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -15,6 +15,7 @@ import socket
 import struct
 
 from belljar.engines.linux import kernel
+from belljar.engines.linux.pidfd import pid_of
 
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 1
@@ -22,17 +23,24 @@ _IFF_UP = 1
 # of the whole machine in it.)
 _COUNTERS = ("dev", "snmp", "netstat", "snmp6")
 # Bytes that wait are kernel memory. What waits in a connection that was not accepted yet is charged
-# to nobody, so few may wait, and little in each; loopback needs no large windows.
+# to nobody, so few may wait, and little in each; loopback needs no large windows. How many sockets
+# there are is watched besides: each can be a listener.
 _BACKLOG = "net/core/somaxconn"
-_HIDDEN_BY_OLD_KERNELS = (_BACKLOG, "net/unix/max_dgram_qlen")
-"""Older kernels show these only in network namespaces that the initial user namespace owns (6.1
-hides the first, 5.15 perhaps both). No privilege helps: the files do not exist. There the number of
-sockets is watched instead."""
+_ANCILLARY = "net/core/optmem_max"
+_ENDED = "net/ipv4/tcp_max_tw_buckets"
+_HIDDEN_BY_OLD_KERNELS = (_BACKLOG, _ANCILLARY, _ENDED, "net/unix/max_dgram_qlen")
+"""Older kernels show these only in network namespaces that the initial user namespace owns, or let
+nobody write them there (6.1 hides the first two). No privilege helps: the files do not exist."""
 _SETTINGS = {
     _BACKLOG: "32",
     "net/ipv4/tcp_rmem": "4096 16384 16384",
     "net/ipv4/tcp_wmem": "4096 16384 65536",
     "net/ipv4/igmp_max_memberships": "0",
+    # Connections that ended are remembered for a minute, 250 bytes each, in uncounted memory.
+    _ENDED: "2048",
+    # What options and ancillary data of one socket may take, uncounted; a message with as many
+    # descriptors as the kernel passes needs 1 KB.
+    _ANCILLARY: "8192",
     "net/unix/max_dgram_qlen": "8",
 }
 _SETTINGS_UNCOUNTED = {_BACKLOG: "4", "net/unix/max_dgram_qlen": "2"}
@@ -55,16 +63,14 @@ class Network:
         for name, value in self._settings.items():
             try:
                 _write(name, value)
-            except FileNotFoundError:
+            except (FileNotFoundError, PermissionError):
                 if name not in _HIDDEN_BY_OLD_KERNELS:
                     raise
         self._handle = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        self.sockets: int | None = None
-        """Where queues cannot be shortened: an open file that says how many sockets there are in
-        here, including those that no process holds (connections that nobody accepted, senders of
-        data that nobody read). It can be read from any namespace."""
-        if not queues_are_limited():
-            self.sockets = os.open("/proc/thread-self/net/sockstat", os.O_RDONLY | os.O_CLOEXEC)
+        self.sockets = os.open("/proc/thread-self/net/sockstat", os.O_RDONLY | os.O_CLOEXEC)
+        """An open file that says how many sockets there are in here, including those that no
+        process holds (connections that nobody accepted, senders of data that nobody read). It can
+        be read from any namespace."""
         self._untouched = _counters()
         self.hosts = ""
         """If it has doors: then the gateway has sockets in here, and it is never handed on."""
@@ -111,8 +117,7 @@ class Network:
 
     def close(self) -> None:
         os.close(self._handle)
-        if self.sockets is not None:
-            os.close(self.sockets)
+        os.close(self.sockets)
 
 
 def queues_are_limited() -> bool:
@@ -125,12 +130,6 @@ def _write(name: str, value: str) -> None:
         file.write(value)
 
 
-def count_sockets(file: int) -> int:
-    """Read from `Network.sockets`. Its first line, "sockets: used 12", is about that namespace; of
-    the lines for each protocol that follow, some are about the whole machine."""
-    return int(os.pread(file, 64, 0).split(None, 3)[2])
-
-
 class Strays:
     """What is dialled or sent in a namespace to where nothing leads, from now on, as the kernel
     counts it. Can be asked also when all processes in there are gone; copies of a sandbox share
@@ -138,8 +137,7 @@ class Strays:
 
     def __init__(self, pidfd: int) -> None:
         self._files: list[int] = []
-        with open(f"/proc/self/fdinfo/{pidfd}") as file:
-            pid = next(line.split()[1] for line in file if line.startswith("Pid:"))
+        pid = pid_of(pidfd)
         for name in ("snmp", "snmp6"):
             try:
                 self._files.append(os.open(f"/proc/{pid}/net/{name}", os.O_RDONLY | os.O_CLOEXEC))

@@ -31,8 +31,8 @@ class Born(NamedTuple):
 
     pidfd: int
     """Of its pid 1."""
-    sockets: int | None
-    """A file that counts its sockets, where their queues cannot be shortened (netns)."""
+    sockets: int
+    """A file that counts its sockets (netns)."""
 
 
 class Zygote:
@@ -138,16 +138,15 @@ class Zygote:
                 lent = [descriptor for _, descriptor in mounts]
                 if doors:
                     lent.append(passed.enter_context(doors.wire()).fileno())
-                wanted = 1 if self.short_queues else 2
                 reply, handles = await self._ask(
-                    order, [stream.fileno(), *family, *entrances, *lent], handles=wanted
+                    order, [stream.fileno(), *family, *entrances, *lent], handles=2
                 )
         if "error" in reply:
             raise EngineError(
                 f"the kernel refused a new sandbox at {reply['step']}: {reply['error']}",
                 hint=_what_to_do(reply["errno"]),
             )
-        return Born(handles[0], None if self.short_queues else handles[1])
+        return Born(handles[0], handles[1])
 
     async def attach(self, number: int, mount: Mount, lent: int) -> None:
         """Mounts into the sandbox that `spawn` gave this number."""

@@ -8,13 +8,19 @@ may not.
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
+from typing import NamedTuple
 
 from belljar.engines.linux import places
 
 RANGE = 65_536
+RANGE_OF_FEW = 1024
+"""In a container that has few ids."""
 _FIRST = 0x4000_0000
 _SLOTS = 8192
+_TRIES = 256
 _SYS_ADMIN = 1 << 21
 _MAPS_OTHERS = 1 << 6 | 1 << 7
 """CAP_SETGID and CAP_SETUID: to map ids that are not one's own, and to change to them."""
@@ -52,27 +58,65 @@ def is_stuck(euid: int, capabilities: int) -> bool:
     return euid == 0 and capabilities & _MAPS_OTHERS != _MAPS_OTHERS
 
 
+class _Claim(NamedTuple):
+    pid: int
+    ids: IdMap
+    name: socket.socket | None
+
+
+_claim: _Claim | None = None
+
+
 def ours() -> IdMap:
-    """What a zygote of this process gets; PermissionError if that could only be root's id."""
+    """What the zygotes of this process get, as long as it lives; PermissionError if that could only
+    be root's id.
+
+    A range is chosen at random, since other containers may share our ids and nothing else, and
+    claimed by a name that the kernel gives to one socket at a time, and takes back by itself."""
+    global _claim
+    if _claim is None or _claim.pid != os.getpid():  # a fork has its own
+        _claim = _claimed()
+    return _claim.ids
+
+
+def _claimed() -> _Claim:
     with open("/proc/self/uid_map") as file:
         extents = file.read()
-    return choose(
-        extents,
-        euid=os.geteuid(),
-        egid=os.getegid(),
-        pid=os.getpid(),
-        capabilities=effective_capabilities(),
-    )
+    capabilities = effective_capabilities()
+    for _ in range(_TRIES):
+        ids = choose(
+            extents,
+            euid=os.geteuid(),
+            egid=os.getegid(),
+            slot=_any_slot(),
+            capabilities=capabilities,
+        )
+        if not ids.has_range:
+            return _Claim(os.getpid(), ids, None)
+        name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            name.bind(f"\0belljar-ids-{ids.uid}")
+            return _Claim(os.getpid(), ids, name)
+        except OSError as error:
+            name.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
+    raise PermissionError(f"{_TRIES} ranges of ids were tried, and other programs claim them all")
 
 
-def choose(extents: str, *, euid: int, egid: int, pid: int, capabilities: int) -> IdMap:
-    """`extents`: our own /proc/self/uid_map, which says which ids exist for us at all."""
+def _any_slot() -> int:
+    return int.from_bytes(os.urandom(4), "little")
+
+
+def choose(extents: str, *, euid: int, egid: int, slot: int, capabilities: int) -> IdMap:
+    """`extents`: our own /proc/self/uid_map, which says which ids exist for us at all. `slot`: any
+    number; which of the ranges there are."""
     if euid != 0:
         return IdMap(euid, egid, 1)
     if is_stuck(euid, capabilities):
         raise PermissionError("root lacks CAP_SETUID and CAP_SETGID, and no sandbox may be root")
     able = is_privileged(euid, capabilities)
-    first = _FIRST + (pid % _SLOTS) * RANGE
+    first = _FIRST + (slot % _SLOTS) * RANGE
     root_is_root = False
     for line in extents.splitlines():
         start, outside, count = (int(field) for field in line.split())
@@ -81,7 +125,8 @@ def choose(extents: str, *, euid: int, egid: int, pid: int, capabilities: int) -
         # Inside a container only few ids may exist; the upper part is the least likely to be used.
         if count >= 4096:
             half = count // 2
-            return IdMap(start + half, start + half, min(RANGE, half), mounts_first=able)
+            first = start + half + slot % (half // RANGE_OF_FEW) * RANGE_OF_FEW
+            return IdMap(first, first, RANGE_OF_FEW, mounts_first=able)
         root_is_root = root_is_root or (start, outside) == (0, 0)
     if root_is_root:
         raise PermissionError("root's own id is the only one here, and no sandbox may be root")

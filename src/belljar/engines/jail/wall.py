@@ -10,7 +10,7 @@ from pathlib import Path
 
 from belljar import threads
 from belljar.engines.base import Inside, Seen
-from belljar.engines.linux import cgroups
+from belljar.engines.linux import cgroups, uncounted
 from belljar.engines.linux.cgroups.removal import removed
 from belljar.engines.linux.pidfd import exited, kill, pid_of
 from belljar.engines.making import DestroyedOnce
@@ -23,13 +23,11 @@ AGENT_PROCESSES = 1
 """The agent counts as a process of its sandbox; the limit is about the code's."""
 OPEN_FILES_UNCOUNTED = 256
 """Where no cgroup counts what waits in sockets: fewer of them, each with a short queue (netns)."""
+UNCOUNTED = 4
+"""There a socket's whole buffer, 208 KB, is counted by nobody, so that many times fewer of them."""
 UNUSED_BYTES = GIB
 """Memory that a process may reserve beyond its limit where no cgroup counts what it really uses:
 thread stacks are mostly never touched. The watchdog looks at the rest."""
-
-MOST_SOCKETS = 2048
-"""In one sandbox, where the kernel cannot limit what waits in each (netns). About 20 KB can wait in
-a connection that nobody accepted, and no cgroup counts them."""
 
 EMPTY_PAUSES_S = (0.001, 0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 5.0)
 
@@ -61,7 +59,8 @@ class JailWall(DestroyedOnce):
         self.inputs: Path | None = None
         self.strays: netns.Strays | None = None
         self._on_gone = on_gone
-        self._pidfd, self._sockets = born
+        self._pidfd = born.pidfd
+        self._sockets = uncounted.Sockets(born.sockets)
         self.group = group
         self._limits = limits
         self._used = False
@@ -80,6 +79,7 @@ class JailWall(DestroyedOnce):
                 self.group.apply(limits, reserve=AGENT_PROCESSES)
                 self._limits = limits
             return Inside(rlimits={"RLIMIT_NOFILE": limits.open_files})
+        self._limits = limits
         rlimits = {
             "RLIMIT_NOFILE": min(limits.open_files, OPEN_FILES_UNCOUNTED),
             "RLIMIT_NPROC": limits.processes + AGENT_PROCESSES,
@@ -106,13 +106,18 @@ class JailWall(DestroyedOnce):
         if self.strays is None and self._pidfd >= 0:
             self.strays = netns.Strays(self._pidfd)
 
-    def limit_sockets(self) -> None:
-        """Ends the sandbox if it has too many: no limit counts the memory of what waits in them."""
-        if not self._used or self._flooded or self._sockets is None:
-            return
-        self._flooded = netns.count_sockets(self._sockets) > MOST_SOCKETS
-        if self._flooded:
-            self.kill()
+    def has_too_many_sockets(self) -> bool:
+        if not self._used or self._flooded or self._pidfd < 0:
+            return False
+        memory_bytes = self._limits.memory_bytes
+        return self._sockets.too_many(memory_bytes if self.group else memory_bytes // UNCOUNTED)
+
+    def end_for_memory(self) -> None:
+        self._flooded = True
+        self.kill()
+
+    def pid(self) -> int | None:
+        return pid_of(self._pidfd) if self._used and self._pidfd >= 0 else None
 
     def kill(self) -> None:
         kill(self._pidfd)
@@ -145,9 +150,7 @@ class JailWall(DestroyedOnce):
             os.close(self._pidfd)
             self._pidfd = -1
             self.strays = None
-            if self._sockets is not None:
-                os.close(self._sockets)
-                self._sockets = None
+            self._sockets.close()
             if self.group:
                 await removed(self.group)
         finally:

@@ -9,7 +9,7 @@ of its pid namespace it takes every sandbox with it: the kernel sees to that.
       zygote → host   {zygote: true} + the zygote's pidfd, then {ready: …} or {error, step}
       host → zygote   an order + the agent's stream + the sandbox's cgroup entrances + mounts that
                       it is given + a wire to the gateway, if it is to have doors; and again …
-      zygote → host   {} + the sandbox's pidfd (+ a file that counts its sockets), or {error, step}
+      zygote → host   {} + the sandbox's pidfd + a file that counts its sockets, or {error, step}
       host → zygote   {attach: a sandbox's number, mounts} + those mounts
       host → zygote   {move: a sandbox's number, pid inside} + the sandbox's cgroup entrances
       host → zygote   {doors: a sandbox's number, hosts} + a wire, or none if it has doors
@@ -361,7 +361,7 @@ class _Zygote:
         """`own`: the network to hand on or close when the sandbox is gone; a branch has none."""
         self._poll.register(pidfd, select.EPOLLIN)
         self._living[pidfd] = own
-        send(self._control, {}, [pidfd] if network.sockets is None else [pidfd, network.sockets])
+        send(self._control, {}, [pidfd, network.sockets])
 
     def _leave(self, stream: int, entrances: list[int]) -> None:
         """First moments of a sandbox: it walks into its cgroup by itself, which is a hundred times

@@ -24,8 +24,18 @@ from errno import (
     ENOPROTOOPT,
     ENOSYS,
     ENOTTY,
+    EOPNOTSUPP,
     EPERM,
     EPROTONOSUPPORT,
+)
+
+from .socket_options import (
+    BUFFERS,
+    SETTABLE,
+    SOL_SOCKET,
+    SOL_TCP,
+    TCP_ZEROCOPY_RECEIVE,
+    settable,
 )
 
 Check = tuple[int, int, tuple[int, ...]]
@@ -46,8 +56,7 @@ ALLOWED: dict[str, dict[str, str]] = {
             "read pread64 readv preadv preadv2 write pwrite64 writev pwritev pwritev2 lseek"
         ),
         "copies without a buffer: shutil, coreutils, Go": "sendfile copy_file_range splice tee",
-        "databases; one file each, unlike sync": "fsync fdatasync sync_file_range",
-        "sizes and hints": "truncate ftruncate fallocate fadvise64 readahead",
+        "sizes and hints": "truncate ftruncate fallocate readahead",
         "advisory locks: sqlite, git": "flock",
     },
     "files and folders": {
@@ -64,10 +73,9 @@ ALLOWED: dict[str, dict[str, str]] = {
             "chmod fchmod fchmodat fchmodat2 chown lchown fchown fchownat"
         ),
         "time stamps: tar, git, make": "utime utimes futimesat utimensat",
-        "shutil.copystat, cp -a; trusted.* and security.* need capabilities": (
-            "getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr setxattr lsetxattr "
-            "fsetxattr removexattr lremovexattr fremovexattr getxattrat listxattrat setxattrat "
-            "removexattrat"
+        "attributes: shutil.copystat, cp -a; writing is in REFUSED": (
+            "getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr removexattr "
+            "lremovexattr fremovexattr getxattrat listxattrat removexattrat"
         ),
         "watching one's files": "inotify_init inotify_init1 inotify_add_watch inotify_rm_watch",
     },
@@ -79,7 +87,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         ),
     },
     "memory": {
-        "allocators, interpreters that compile": "mprotect munmap mremap brk msync mincore",
+        "allocators, interpreters that compile": "mprotect munmap mremap brk mincore",
         "bounded by RLIMIT_MEMLOCK": "mlock mlock2 munlock mlockall munlockall",
         "V8 guards its code pages": "pkey_mprotect pkey_alloc pkey_free mseal",
         "glibc on processors with shadow stacks": "map_shadow_stack",
@@ -132,7 +140,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "sockets": {
         "of the families in RULED; the network namespace decides what is reachable": (
-            "bind connect listen accept accept4 shutdown getsockname getpeername getsockopt "
+            "bind connect listen accept accept4 shutdown getsockname getpeername "
             "sendto sendmsg sendmmsg recvfrom recvmsg recvmmsg"
         ),
     },
@@ -164,6 +172,13 @@ REFUSED: dict[int, dict[str, str]] = {
             "mbind set_mempolicy get_mempolicy set_mempolicy_home_node move_pages migrate_pages"
         ),
         "disk priority is the host's business": "ioprio_set ioprio_get",
+    },
+    EOPNOTSUPP: {
+        # 64 KB of access list or attribute for each file, which tmpfs keeps and nobody counts.
+        # Copying tools take this for an answer: tmpfs had no user.* before Linux 6.6.
+        "access lists are kept in uncounted kernel memory": (
+            "setxattr lsetxattr fsetxattr setxattrat"
+        ),
     },
     ENOSYS: {
         "its flags lie in memory, out of a filter's sight; libc falls back to clone": "clone3",
@@ -243,20 +258,27 @@ ARCH_PRCTLS = (  # thread pointers, cpuid, AMX permission, address tags, shadow 
     0x5001, 0x5002, 0x5003, 0x5005,
 )
 # fmt: on
-PR_CAPBSET_DROP, PR_SET_SECUREBITS, PR_CAP_AMBIENT, PR_SET_VMA = 24, 28, 47, 0x53564D41
+PR_CAPBSET_DROP, PR_SET_SECUREBITS, PR_CAP_AMBIENT = 24, 28, 47
 CLONE_PARENT = 0x8000
 CLONE_NEW_ANY = 0x7E02_0080
 """CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET} and NEWTIME, whose bit clone takes for a signal."""
 MAP_HUGETLB, MFD_HUGETLB = 0x40000, 4
-MADV_MERGEABLE, MADV_HWPOISON, MADV_SOFT_OFFLINE = 12, 100, 101
-F_SETLEASE, F_NOTIFY = 1024, 1026
-SOL_SOCKET, SOL_TCP, TCP_ULP = 1, 6, 31
-SOL_IP, SOL_IPV6, IPV6_FLOWLABEL_MGR = 0, 41, 32
-SOCKET_BUFFERS = (7, 8, 32, 33)  # SO_{SND,RCV}BUF, SO_{SND,RCV}BUFFORCE
-# IP_ADD_MEMBERSHIP, its kin for sources, and the MCAST_ ones for both families
-MULTICAST_V4 = (35, 37, 38, 39, 41, 42, 43, 46, 48)
-MULTICAST_V6 = (20, 27, 42, 43, 46, 48)
-SOCKET_PROGRAMS = (26, 50, 51, 52)  # SO_ATTACH_{FILTER,BPF,REUSEPORT_CBPF,REUSEPORT_EBPF}
+MADV_HWPOISON, MADV_SOFT_OFFLINE = 100, 101
+# Not 12, page merging, through which one tenant can feel another's memory; not 20 and 21, which
+# push pages that the host also uses out of memory.
+MADVICE = (*range(5), 8, 9, 10, 11, *range(14, 20), *range(22, 26), 102, 103)
+# Leases hold up the host's next writer; notes tell who uses a folder, and the system's folders are
+# also the host's and the neighbours'; of locks that belong to no process nobody can say whose they
+# are, and the host counts locks (`locks.py`).
+F_SETLEASE, F_NOTIFY, F_OFD_SETLK, F_OFD_SETLKW, F_SETPIPE_SZ = 1024, 1026, 37, 38, 1031
+FCNTLS = (
+    *range(11 + 1),  # duplicates, flags, locks, owner and signal
+    15, 16, 17, 36,  # F_{SET,GET}OWN_EX, F_GETOWNER_UIDS, F_OFD_GETLK
+    1025, 1027, 1030, 1032, 1033, 1034,  # lease?, same file?, F_DUPFD_CLOEXEC, pipe size?, seals
+)  # fmt: skip
+A_PIPE = 0x10000
+"""The size that every pipe has: what all pipes of a user hold together has one limit."""
+MS_SYNC, POSIX_FADV_DONTNEED = 4, 4
 S_IFMT, PLAIN_NODES = 0xF000, (0, 0x8000, 0x1000, 0xC000)  # default, regular, FIFO, socket
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
 STREAM, DGRAM, RAW, SEQPACKET, PACKET = 1, 2, 3, 5, 10
@@ -296,18 +318,36 @@ RULED: dict[str, tuple[str, Clauses]] = {
     ),
     "socketpair": ("asyncio, multiprocessing", (_LOCAL, (EAFNOSUPPORT, ()))),
     "setsockopt": (
-        "all but BPF programs on sockets, upper-layer protocols (TLS), which load modules, IPv6 "
-        "flow labels, which outlive the socket, and multicast groups, whose lists lock the "
-        "networking of the whole machine; buffers keep the size the wall gave them, and asking for "
-        "another is no error",
+        "the options of `socket_options`; buffers keep the size the wall gave them",
         (
-            (EPERM, ((1, LOW, (SOL_SOCKET,)), (2, LOW, SOCKET_PROGRAMS))),
-            (PRETEND, ((1, LOW, (SOL_SOCKET,)), (2, LOW, SOCKET_BUFFERS))),
-            (EPERM, ((1, LOW, (SOL_IPV6,)), (2, LOW, (IPV6_FLOWLABEL_MGR, *MULTICAST_V6)))),
-            (EPERM, ((1, LOW, (SOL_IP,)), (2, LOW, MULTICAST_V4))),
-            (ENOPROTOOPT, ((1, LOW, (SOL_TCP,)), (2, LOW, (TCP_ULP,)))),
-            (ALLOW, ()),
+            *((ALLOW, ((1, LOW, (level,)), (2, LOW, settable(level)))) for level in SETTABLE),
+            (PRETEND, ((1, LOW, (SOL_SOCKET,)), (2, LOW, BUFFERS))),
+            (ENOPROTOOPT, ()),
         ),
+    ),
+    "getsockopt": (
+        "asking; one option maps what was received, and its memory is then counted nowhere",
+        ((ENOPROTOOPT, ((1, LOW, (SOL_TCP,)), (2, LOW, (TCP_ZEROCOPY_RECEIVE,)))), (ALLOW, ())),
+    ),
+    **dict.fromkeys(
+        ("fsync", "fdatasync", "sync_file_range"),
+        (
+            "databases; all that can be written is memory, so all this could reach is the disk "
+            "below the read-only folders, and its journal makes everyone wait",
+            ((PRETEND, ()),),
+        ),
+    ),
+    "msync": (
+        "numpy; with MS_SYNC it is fsync by another name",
+        (
+            (ALLOW, ((2, MS_SYNC, (0,)),)),
+            (PRETEND, ((0, 0xFFF, (0,)),)),
+            (EINVAL, ()),  # not the first byte of a page, as the kernel itself would say
+        ),
+    ),
+    "fadvise64": (
+        "hints; not the one that pushes the host's files out of memory",
+        ((PRETEND, ((3, LOW, (POSIX_FADV_DONTNEED,)),)), (ALLOW, ())),
     ),
     "ioctl": (
         "terminals, descriptors, interfaces; devices and file systems have hundreds more",
@@ -322,7 +362,6 @@ RULED: dict[str, tuple[str, Clauses]] = {
         (
             (ALLOW, ((0, LOW, tuple(PRCTLS.values())),)),
             (ALLOW, ((0, LOW, (PR_CAP_AMBIENT,)), (1, FULL, (1, 4)))),  # is set?, clear all
-            (ALLOW, ((0, LOW, (PR_SET_VMA,)), (1, FULL, (0,)))),  # name a mapping: Go, glibc
             (EPERM, ((0, LOW, tuple(PRCTLS_FORBIDDEN.values())),)),
             (EINVAL, ()),
         ),
@@ -349,17 +388,23 @@ RULED: dict[str, tuple[str, Clauses]] = {
         ((ALLOW, ((1, MFD_HUGETLB, (0,)),)), (ENOMEM, ())),
     ),
     "madvise": (
-        "allocators; not page merging, through which one tenant can feel another's memory",
+        "allocators; what it does to one's own memory",
         (
-            (EINVAL, ((2, LOW, (MADV_MERGEABLE,)),)),
+            (ALLOW, ((2, LOW, MADVICE),)),
             (EPERM, ((2, LOW, (MADV_HWPOISON, MADV_SOFT_OFFLINE)),)),
-            (ALLOW, ()),
+            (EINVAL, ()),
         ),
     ),
     "fcntl": (
-        "all but leases, which hold up the host's next writer, and notes of who uses a folder, "
-        "since the system's folders are also the host's and the neighbours'",
-        ((EACCES, ((1, LOW, (F_SETLEASE, F_NOTIFY)),)), (ALLOW, ())),
+        "descriptors and locks; pipes no larger than they are",
+        (
+            (ALLOW, ((1, LOW, FCNTLS),)),
+            (ALLOW, ((1, LOW, (F_SETPIPE_SZ,)), (2, ~0xFFFF & LOW, (0,)))),
+            (ALLOW, ((1, LOW, (F_SETPIPE_SZ,)), (2, LOW, (A_PIPE,)))),
+            (EPERM, ((1, LOW, (F_SETPIPE_SZ,)),)),
+            (EACCES, ((1, LOW, (F_SETLEASE, F_NOTIFY)),)),
+            (EINVAL, ()),
+        ),
     ),
 }
 

@@ -88,6 +88,7 @@ _SOURCES = (
     "engines/linux/landlock.py",
     "engines/linux/places.py",
     "engines/linux/seccomp.py",
+    "engines/linux/socket_options.py",
     "engines/linux/syscalls.py",
     "engines/microvm/__init__.py",
     "engines/microvm/group.py",

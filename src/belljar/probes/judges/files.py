@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import sysconfig
 import time
+from pathlib import Path
 
 from belljar.model import Result
 from belljar.probes import host
 from belljar.probes.probe import Probe
 from belljar.probes.prover import Prover
-from belljar.probes.verdict import Verdict, broken, conclude, describe, held, read
+from belljar.probes.verdict import Verdict, broken, conclude, describe, held, inapplicable, read
 
 COLLECT_S = 15.0
 """Collecting hostile folders takes no longer than this, on a busy machine too."""
@@ -22,6 +24,22 @@ the rights to mount and to make network interfaces."""
 def only_harmless_devices(prover: Prover, probe: Probe) -> Verdict:
     also = " ".join(ALSO_HARMLESS.get(wall, "") for wall in prover.walls)
     return read(probe, prover.run(probe, {"ALSO": also}))
+
+
+def files_stay_in_memory(prover: Prover, probe: Probe) -> Verdict:
+    """A file that nobody maps, of the Python that sandboxes see where it is."""
+    path = Path(sysconfig.get_path("stdlib"), "pydoc_data", "topics.py")
+    if not path.exists():
+        return inapplicable(f"{path} is not there to be tried")
+    path.read_bytes()
+    before = host.pages_in_memory(path)
+    if not before:
+        return inapplicable("this kernel does not say what it has in memory (Linux 6.5)")
+    result = prover.run(probe, {"CACHED_FILE": str(path)})
+    if "ASKED" not in result.stdout:
+        return broken(describe(result))
+    after = host.pages_in_memory(path) or 0
+    return conclude([] if after >= before else [f"{after} of {before} pages are left"])
 
 
 def links_are_not_followed(prover: Prover, probe: Probe) -> Verdict:

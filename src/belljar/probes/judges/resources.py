@@ -101,6 +101,28 @@ def memory_is_charged(prover: Prover, probe: Probe) -> Verdict:
     return held(found.detail if found.outcome == "held" else describe(result))
 
 
+def kernel_memory_is_bounded(prover: Prover, probe: Probe) -> Verdict:
+    """Not more than the limit of all the run's memory, looked at from outside. Others use the
+    kernel's memory, too: what is seen once is looked at again."""
+    limit = probe.options["memory_bytes"]
+    found: list[str] = []
+    before = host.kernel_bytes()  # for both: the first run's memory may still be on its way back
+    for _ in range(2):
+        most, ends = 0, time.monotonic() + prover.seconds(60)
+        stay = {"STAY_S": str(prover.seconds(2))}
+        live = prover.start(probe, stay, timeout_s=prover.timeout_s(50))
+        while live.running and time.monotonic() < ends:
+            most = max(most, host.kernel_bytes() - before)
+            time.sleep(0.02)
+        result = live.result()
+        if "TAKEN" not in result.stdout and result.status != "out_of_memory":
+            return broken(describe(result))
+        if most <= limit:
+            return held(f"{most >> 20} MB; {describe(result)}")
+        found = [f"{most >> 20} MB of the kernel's memory; {describe(result)}"]
+    return conclude(found)
+
+
 def endless_loops_end(prover: Prover, probe: Probe) -> Verdict:
     found = []
     for code in ENDLESS:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .population import kill_all
-from .watch import Watched, reaped_cpu_ms
+from .watch import Watched, own_pids, reaped_cpu_ms
 
 if TYPE_CHECKING:
     from .keeper import Keeper
@@ -98,13 +98,14 @@ class Meter:
 
 
 def _kill_others(spared: int) -> None:
-    """Every process in the sandbox but this one and, if it is one, the one to be spared."""
+    """Every process in the sandbox but this one and, if it is one, the one to be spared. Without
+    one to be spared this goes past any fork, and takes the branches along: it is the second try."""
     if spared <= 1:
         kill_all()
         return
     killed = {1, spared}
     for _ in range(_ROUNDS):  # they may fork meanwhile
-        fresh = {int(name) for name in os.listdir("/proc") if name.isdigit()} - killed
+        fresh = own_pids() - killed
         if not fresh:
             return
         killed |= fresh

@@ -89,11 +89,10 @@ class Watched:
         return min(INTERVAL_MS, max(_SHORTEST_MS, left_s * 1000)) / 1000
 
     def _look(self, now: float) -> int:
-        pids = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
-        self._peak_processes = max(self._peak_processes, len(pids))
+        sizes = _own_sizes()
+        self._peak_processes = max(self._peak_processes, len(sizes))
         files = os.fstatvfs(self._disk)
         in_files = (files.f_blocks - files.f_bfree) * files.f_frsize
-        sizes = {pid: _sizes(pid) for pid in pids}
         # Page tables and files are nobody else's; with the rest, pages may be shared.
         certain = in_files + sum(tables for _, _, tables in sizes.values())
         mapped = sum(mapped for mapped, _, _ in sizes.values())
@@ -128,8 +127,16 @@ def reaped_cpu_ms() -> int:
     return round((used.ru_utime + used.ru_stime) * 1000)
 
 
-def _sizes(pid: str) -> tuple[int, int, int]:
-    """Mapped, resident and page-table bytes of a process, which it cannot hide."""
+def _own_sizes() -> dict[str, tuple[int, int, int]]:
+    """Of each process in here but pid 1 and those of branches, which have a watch of their own."""
+    pids = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+    sizes = ((pid, _sizes(pid)) for pid in pids)
+    return {pid: size for pid, size in sizes if size is not None}
+
+
+def _sizes(pid: str) -> tuple[int, int, int] | None:
+    """Mapped, resident and page-table bytes of a process, which it cannot hide. None if it is in a
+    pid namespace below ours: it then has several numbers."""
     found = {b"VmSize:": 0, b"VmRSS:": 0, b"VmSwap:": 0, b"VmPTE:": 0}
     try:
         with open("/proc/%s/status" % pid, "rb") as file:
@@ -137,9 +144,16 @@ def _sizes(pid: str) -> tuple[int, int, int]:
                 key, _, rest = line.partition(b"\t")
                 if key in found:
                     found[key] = int(rest.split()[0]) * 1024
+                elif key == b"NSpid:" and len(rest.split()) > 1:
+                    return None
     except (OSError, ValueError, IndexError):
         pass
     return found[b"VmSize:"], found[b"VmRSS:"] + found[b"VmSwap:"], found[b"VmPTE:"]
+
+
+def own_pids() -> set[int]:
+    """Every process of this sandbox, pid 1 too, and none of its branches."""
+    return {1, *map(int, _own_sizes())}
 
 
 def _exactly(processes: dict[str, tuple[int, int, int]]) -> int:
