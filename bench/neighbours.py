@@ -310,6 +310,7 @@ def chunks(target: Target) -> None:
                 connection.sendall("\r\n".join(lines).encode())
                 while True:
                     connection.sendall(tiny)
+            time.sleep(0.02)
 
     stranger = target._replace(key="none")
     threading.Thread(target=_crowd, args=(partial(one, stranger), 4), daemon=True).start()
