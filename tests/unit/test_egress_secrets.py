@@ -471,31 +471,37 @@ PART = b'--x\r\nContent-Disposition: form-data; name="k"\r\n\r\n'
         ("", b"", b"=1", "whole value"),
         ("", b"_charset_=utf-16&k=", b"", "names a character set"),
         ("", b"k=", b"&_ch%61rset_=utf-16", "names a character set"),
-        (FORM, b"k=%", b"", "whole value"),
+        (FORM, b"k=%", b"", "a form has to escape"),
         (FORM, b"k=", b"%cc%81&", "whole value"),
-        (FORM, b"a" * 200 + b"=", b"", "whole value"),
+        (FORM, b"a" * 200 + b"=", b"", "a form has to escape"),
         (FORM, b"_charset_=utf-16&k=", b"", "names a character set"),
         (FORM, b"k=", b"&a=" + b"1" * 5000 + b"&%5fCharset_=utf-16", "names a character set"),
         (FORM + "; charset=shift_jis", b"k=", b"", "character set"),
         (FORM + '; Charset = "UTF-16LE"', b"k=", b"", "character set"),
         (FORM + "; charset=windows-1258", b"k=", b"\xec", "character set"),
-        (JSON, b'{"k":"\\', b'"}', "quoted text|not JSON"),
-        (JSON, b'{"k":"\\u00', b'"}', "quoted text|not JSON"),
-        (JSON, b'{"k":"Bearer ', b'"}', "quoted text|not JSON"),
-        (JSON, b'{"k":"{\\"', b'\\"}"}', "quoted text|not JSON"),
-        (JSON, b'{"k":"', b'\\u0301"}', "quoted text|not JSON"),
-        (JSON, b'{"k":"', "\u0301".encode(), "quoted text|not JSON"),
-        (JSON, b'{"k":"', b"", "quoted text|not JSON"),
+        (JSON, b'{"k":"\\', b'"}', "a text that is a value|not JSON"),
+        (JSON, b'{"k":"\\u00', b'"}', "a text that is a value|not JSON"),
+        (JSON, b'{"k":"Bearer ', b'"}', "a text that is a value|not JSON"),
+        (JSON, b'{"k":"{\\"', b'\\"}"}', "a text that is a value|not JSON"),
+        (JSON, b'{"k":"', b'\\u0301"}', "a text that is a value|not JSON"),
+        (JSON, b'{"k":"', "\u0301".encode(), "a text that is a value|not JSON"),
+        (JSON, b'{"k":"', b"", "a text that is a value|not JSON"),
         (JSON, '{"k":"'.encode("utf-16-le"), b'"', "not JSON in UTF-8"),
         (JSON, '\ufeff{"k": "'.encode("utf-16-be"), b'"', "not JSON in UTF-8"),
         (JSON, '{"k":"'.encode("utf-32-le"), b'"', "not JSON in UTF-8"),
         (JSON, b'{"k": [["', b'"}', "not JSON"),
-        (JSON, b"[" * 100_000 + b'"', b'"' + b"]" * 100_000, "not JSON"),
+        (JSON, b'{ "', b'": 1}', "a text that is a value"),
+        (JSON, b'{"a": {"b": 1, "', b'" : []}}', "a text that is a value"),
+        (JSON, b'{"k": "\\u0041", "_charset_": "', b'"}', "names a character set"),
+        (FORM, b"text=Hello World&k=", b"", "a form has to escape"),
+        (FORM, b"<meta/charset=hz>~{VPV&k=", b"&A=V~}", "a form has to escape"),
+        (FORM, b"to=https://a.example/&k=", b"", "a form has to escape"),
+        (JSON, b"[" * 20_000 + b'"', b'"' + b"]" * 20_000, "not JSON"),
         (JSON, b'%PDF-1.4\n"', b'"', "not JSON"),
-        (FORM, b"%PDF-1.4\n&k=", b"", "not a form"),
+        (FORM, b"%PDF-1.4\n&k=", b"", "a form has to escape"),
         ("application/x-ndjson", b'{"k": 1}\nPK "', b'"\n', "not JSON"),
-        (JSON, b'{"a": "' + b"x" * 300_000 + b'", "k": "', b'"}', "262,144 bytes"),
-        (JSON, b'{"k": "', b'", "a": "' + b"x" * 300_000 + b'"}', "262,144 bytes"),
+        (JSON, b'{"a": "' + b"x" * 300_000 + b'", "k": "', b'"}', "65,536 bytes"),
+        (JSON, b'{"k": "', b'", "a": "' + b"x" * 300_000 + b'"}', "65,536 bytes"),
         (FORM, b"k=" + b"&k=".join([OTHERS] * 40) + b"&k=", b"", "more than 32 times"),
         ("text/plain", b"", b"", "neither JSON nor a form's"),
         ("text/html", b'<meta charset="utf-7">+', b"-", "neither JSON nor a form's"),
@@ -520,6 +526,26 @@ def test_f2_no_content_type_takes_the_square_of_its_length(rest: bytes) -> None:
         _put("application/" + rest.decode(), b'{"k":"', 1000, b'"}')
     with pytest.raises(Refusal, match="character set"):
         answer((b"Content-Type", b"text/plain;" + b"charset" * 300_000 + rest))
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "body"),
+    [
+        (b"/?_charset_=utf-16", FORM, b"k=%b"),
+        (b"/?k=%b", FORM, b"_charset_=utf-16"),
+        (b"/?k=%b", MULTIPART, PART.replace(b'"k"', b'"_charset_"') + b"utf-16\r\n--x--"),
+    ],
+)
+def test_nor_where_the_character_set_is_named_elsewhere(
+    target: bytes, kind: str, body: bytes
+) -> None:
+    """Some hosts read query and form as one."""
+    with pytest.raises(Refusal, match="names a character set"):
+        sent = ask(
+            (b"Content-Type", kind.encode()), host=ELSEWHERE, target=target.replace(b"%b", OTHERS)
+        )
+        sent.body.feed(body.replace(b"%b", OTHERS))
+        sent.body.finish()
 
 
 def test_a_long_body_without_a_secret_goes_on() -> None:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from belljar.egress.finding import Spellings, Stream
 from belljar.egress.scrubbing import Headers
 
-LONGEST_BYTES = 256 * 1024
-"""Of a body that may have a placeholder in it."""
+LONGEST_BYTES = 64 * 1024
+"""Of a body that may have a placeholder in it: it is looked at in one step."""
 
 
 class Outgoing:

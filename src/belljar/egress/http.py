@@ -30,7 +30,8 @@ _OTHER_METHOD = frozenset(
 )
 _OTHER_PATH = re.compile(
     rb"x-(?:original|rewrite|override|envoy)-.*|(?:x-)?(?:script-name|path-info|request-uri)"
-    rb"|x-copy-from.*|.*-(?:copy|rename)-source.*"
+    rb"|x-copy-from.*|.*-(?:copy|rename)-source.*|x-symlink-target.*|x-object-manifest.*"
+    rb"|.*-(?:original|unencoded|rewrite)-(?:url|uri|path).*|.*-(?:url|uri|path)-override"
     rb"|x-forwarded-(?!(?:for|proto|protocol|host|port|scheme|ssl|by|server|client-cert)\Z).*"
 )
 """Some servers serve what is named there instead of what was asked for."""

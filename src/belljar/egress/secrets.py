@@ -35,7 +35,7 @@ from belljar.egress.spellings import (
     resizes,
     spellings,
 )
-from belljar.egress.surroundings import CHARSET_FIELD, SEEN_BYTES, Kind, in_query
+from belljar.egress.surroundings import CHARSET_FIELD, SEEN_BYTES, Kind, in_query, names_charset
 from belljar.errors import InvalidRequest
 from belljar.network import MOST_SECRETS, SHORTEST_SECRET, Secret
 
@@ -222,6 +222,8 @@ class Keeper:
 
         body = self._outgoing(host, kind, own, check)
         rest = [(host.encode(), "the name of the host"), (method, "the method")]
+        if any(one.query or one.body for one in own) and names_charset(target):
+            _raise_charset(host)
         target, left = _fill_query(own, target, kinds)
         rest.append((left, "the address"))
         filled: Headers = []
@@ -280,6 +282,12 @@ class Keeper:
                 for one, written in self._written
                 for form in written
             ]
+            if any(one.query or one.body for one in own):
+                # Some hosts read query and form as one.
+                forms += [
+                    form.refusing(partial(_raise_charset, host))
+                    for form in spellings(CHARSET_FIELD, CHARSET_FIELD)
+                ]
             stopped = self._bodies[key, None] = Spellings(forms)
         filling = [one for one in own if one.body]
         if not filling:
@@ -293,11 +301,6 @@ class Keeper:
                 )
                 for one in filling
             ]
-            if kind.name == "form":
-                forms += [
-                    form.refusing(partial(_raise_charset, host))
-                    for form in spellings(CHARSET_FIELD, CHARSET_FIELD)
-                ]
             filled = self._bodies[key, kind] = Spellings([*forms, *stopped.forms])
         return Filled(filled, stopped, check, partial(_check_whole, filling, kind))
 
@@ -326,7 +329,8 @@ def _raise(one: Held, host: str) -> bytes:
 
 def _raise_charset(host: str) -> bytes:
     raise blocked(
-        f"a form for {host}, which gets a secret in the body, names a character set in a field"
+        f"a request to {host}, which gets a secret in the query or the body, names a character set "
+        f"in a field {CHARSET_FIELD.decode()}"
     )
 
 
@@ -336,7 +340,7 @@ def _check_whole(own: Sequence[Held], kind: Kind, body: bytes) -> None:
     if sum(count for count, _ in counts) > MOST_IN_BODY:
         raise blocked(f"secrets stand in the body more than {MOST_IN_BODY} times")
     for count, one in counts:
-        if count and (why := kind.unlike(body)):
+        if count and (why := kind.unlike(body, one.placeholder)):
             raise blocked(f"{one.variable} stands in the body, {why}")
 
 
@@ -356,7 +360,7 @@ def _fill_query(
     left = query
     for one in own:
         if one.query and one.placeholder in left:
-            kind = in_query(query, content_types)
+            kind = in_query(content_types)
             before, *rest = left.split(one.placeholder)
             for further in rest:
                 _check_place(one, kind, "the query", before[-SEEN_BYTES:], further[:1])

@@ -33,9 +33,9 @@ _CHARSET = re.compile(rb"utf-?8|(?:us-)?ascii|iso-8859-1|latin-?1")
 """Letters, digits and signs are themselves in these, and no mark changes the one before it."""
 _JSON = re.compile(rb"(?:application|text)/(?:[a-z0-9.+-]*[+-])?json(?:-[0-9.]+)?")
 _LINES = re.compile(rb"application/(?:x-)?(?:ndjson|jsonl|jsonlines)")
-_ASCII = re.compile(rb"[!-~]*")
+_FIELD = re.compile(rb"[A-Za-z0-9_.\[\]%+~*-]{0,100}(?:=(?:[A-Za-z0-9+._*~-]|%[0-9A-Fa-f]{2})*+)?")
+"""As libraries write it: everything else is escaped, so that it is nothing but a form."""
 _FORM = b"application/x-www-form-urlencoded"
-_TEXT_BEGINS = re.compile(rb"(?:^|[\s:,\[])\"\Z")
 _FIELD_BEGINS = re.compile(rb"(?:^|&)[A-Za-z0-9_.\[\]-]{1,100}=\Z")
 
 
@@ -67,36 +67,54 @@ class Kind(NamedTuple):
         `after`: the next byte, if there is one."""
         if self.unread:
             return self.unread
-        # What was cut off before it is not its beginning.
-        before = before if len(before) < SEEN_BYTES else b"?" + before
         if self.name == "form":
+            # What was cut off before it is not its beginning.
+            before = before if len(before) < SEEN_BYTES else b"?" + before
             if not _FIELD_BEGINS.search(before) or after not in (b"", b"&"):
                 return "where it is not the whole value of a field"
-        elif not _TEXT_BEGINS.search(before) or after != b'"':
-            return "where it is not the whole of a quoted text"
         return ""
 
-    def unlike(self, body: bytes) -> str:
-        """Why a body is not of this kind; empty if it is."""
+    def unlike(self, body: bytes, placeholder: bytes) -> str:
+        """Why a body that has the placeholder in it is not of this kind, or has it where it is not
+        a value by itself; empty if neither."""
         if self.unread:
             return self.unread
         if self.name == "form":
-            return "" if _ASCII.fullmatch(body) else "which is not a form"
+            if all(map(_FIELD.fullmatch, body.split(b"&"))):
+                return ""
+            return "which has characters that a form has to escape, such as spaces and slashes"
         try:
             text = body.decode()  # the host, too, reads UTF-8
-            for one in text.split("\n") if self.name == "lines" else (text,):
-                if one.strip() or self.name == "json":
-                    json.loads(one)
+            lines = text.split("\n") if self.name == "lines" else [text]
+            found = [json.loads(one) for one in lines if one.strip() or self.name == "json"]
         except (ValueError, RecursionError):
             return "which is not JSON in UTF-8"
+        if _count(found, placeholder.decode()) != body.count(placeholder):
+            return "where it is not the whole of a text that is a value"
         return ""
 
 
-def in_query(query: bytes, content_types: Sequence[bytes]) -> Kind:
+def _count(found: object, text: str) -> int:
+    """How many values in it are this text. Names of fields do not count: hosts rewrite those."""
+    count, left = 0, [found]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            left += one.values()
+        elif isinstance(one, list):
+            left += one
+        else:
+            count += one == text
+    return count
+
+
+def in_query(content_types: Sequence[bytes]) -> Kind:
     """How a host reads a query; some do in the character set of the body."""
-    if CHARSET_FIELD in undone(undone(query)).lower():
-        return Kind(unread="beside a field that names a character set")
     return Kind("form", unread=_misread(content_types))
+
+
+def names_charset(query: bytes) -> bool:
+    return CHARSET_FIELD in undone(undone(query)).lower()
 
 
 def _misread(content_types: Sequence[bytes]) -> str:

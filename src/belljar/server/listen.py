@@ -162,7 +162,12 @@ class _Socket(Sliced, Stranger, WebSocketsSansIOProtocol):
         return _tenant_of(self.scope) if self.handshake_initiated else ""
 
     def is_held_up(self) -> bool:
-        return self.read_paused
+        # Who does not read is not read from either: each ping would be answered.
+        return self.read_paused or not self.writable.is_set()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.go_on()
 
     def read(self, data: bytes) -> None:
         super().read(data)

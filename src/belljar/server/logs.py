@@ -30,18 +30,7 @@ class Stderr:
 
 
 OURS = "belljar"
-
-
-class Outsiders(logging.Filter):
-    """For records that are not ours."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.name == OURS or record.name.startswith(OURS + "."):
-            return True
-        if record.levelno < logging.WARNING:
-            return False
-        record.args = None  # a method's or a session's name, a path: all of them a client's words
-        return True
+OUTSIDERS_PER_S = 20
 
 
 class Trickle:
@@ -61,6 +50,22 @@ class Trickle:
             self._count = 0
         self._count += 1
         return before if self._count <= self._per_s else None
+
+
+class Outsiders(logging.Filter):
+    """For records that are not ours. Some are written for each request that is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._trickle = Trickle(OUTSIDERS_PER_S)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name == OURS or record.name.startswith(OURS + "."):
+            return True
+        if record.levelno < logging.WARNING:
+            return False
+        record.args = None  # a method's or a session's name, a path: all of them a client's words
+        return self._trickle.skipped() is not None
 
 
 def configure(*, form: str, level: str) -> None:

@@ -34,6 +34,7 @@ class Sliced(Reading):
         self._arrived = bytearray()
         self._slice_bytes = SMALL_BYTES
         self._later: TimerHandle | None = None
+        self._resting_as = ""
         self._is_pausing = False
         self._is_new = True
         """Nothing was read from it yet."""
@@ -63,9 +64,12 @@ class Sliced(Reading):
     def go_on(self) -> None:
         """With what has come: as far as it is wanted, and may be read now."""
         if self._later:
-            self.wait()
-            return
-        worked_s = 0.0
+            if self._resting_as == self.whose():
+                self.wait()
+                return
+            self._later.cancel()  # meanwhile it is known whose this is
+            self._later = None
+        was_new, worked_s = self._is_new, 0.0
         while self._arrived and not self.is_held_up() and not self.transport.is_closing():
             if worked_s >= WORK_S or (self.rest_s() and not self._is_new):
                 break
@@ -85,7 +89,10 @@ class Sliced(Reading):
         if self._arrived:
             self.wait()
             if not self.is_held_up():
-                self._later = self.loop.call_later(self.rest_s(), self._look_again)
+                # Behind a first head only until the gate has looked who that is.
+                rest_s = 0.0 if was_new else self.rest_s()
+                self._resting_as = self.whose()
+                self._later = self.loop.call_later(rest_s, self._look_again)
         elif self._is_pausing:
             self._is_pausing = False
             if not self.is_held_up():
