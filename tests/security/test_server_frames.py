@@ -157,6 +157,25 @@ def test_a_body_in_any_chunks_arrives_whole(server: Served) -> None:
     assert told["sha256"] == hashlib.sha256(content).hexdigest()
 
 
+def test_what_comes_before_the_handshake_is_over_waits_for_it(server: Served) -> None:
+    key = new_key(server, "early")
+    made = server.ask("POST", "/v1/sandboxes", {"environment": "base"}, key=key).json()["id"]
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    head = (
+        f"GET /v1/sandboxes/{made}/socket HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+        f"Authorization: Bearer {key}\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    )
+    for _ in range(10):
+        with socket.create_connection((host, int(port)), PLENTY_S) as connection:
+            connection.sendall(head.encode())
+            with contextlib.suppress(OSError):
+                connection.sendall(FRAMES["small messages"][1] * 50)
+            assert connection.recv(100).startswith(b"HTTP/1.1 101 ")
+    server.ask("DELETE", f"/v1/sandboxes/{made}", key=key)
+    assert "AssertionError" not in (server.home / "server.log").read_text()
+
+
 def test_f2_a_message_in_too_many_pieces_ends_its_socket(server: Served) -> None:
     with opened(server, new_key(server, "pieces")) as connection:
         first, frame = FRAMES["continuations"]

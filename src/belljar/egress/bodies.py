@@ -60,7 +60,8 @@ class Filled(Outgoing):
         if len(self._held) <= LONGEST_BYTES:
             return b""
         self._is_too_long = True
-        return super().feed(bytes(self._held))
+        held, self._held = bytes(self._held), bytearray()
+        return super().feed(held)
 
     def finish(self) -> bytes:
         if self._is_too_long:

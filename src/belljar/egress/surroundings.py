@@ -36,7 +36,7 @@ _LINES = re.compile(rb"application/(?:x-)?(?:ndjson|jsonl|jsonlines)")
 _FIELD = re.compile(rb"[A-Za-z0-9_.\[\]%+~*-]{0,100}(?:=(?:[A-Za-z0-9+._*~-]|%[0-9A-Fa-f]{2})*+)?")
 """As libraries write it: everything else is escaped, so that it is nothing but a form."""
 _FORM = b"application/x-www-form-urlencoded"
-_FIELD_BEGINS = re.compile(rb"(?:^|&)[A-Za-z0-9_.\[\]-]{1,100}=\Z")
+_FIELD_BEGINS = re.compile(rb"(?:^|&)(?:[A-Za-z0-9_.\[\]-]|%5[BbDd]){1,40}=\Z")
 
 
 class Kind(NamedTuple):

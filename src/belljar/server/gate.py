@@ -33,6 +33,7 @@ LEAST_SHARE = 16
 REFUSALS_PER_S = 100
 """Of one tenant, on all its connections: so many cost others little."""
 REST_S = 2.0
+CROWDED_S = 1.0
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _ONCE = frozenset({b"host", b"origin", b"authorization", b"x-request-id", b"content-type"})
@@ -65,7 +66,7 @@ class Visit:
     ran: bool = False
     """Code did, at least in part: whatever goes wrong from then on, nobody is told to try again."""
     crowded: bool = False
-    """Its tenant has too many under way: its connection is not read from for a while."""
+    """Its tenant has too many under way, and too many wait to be told so."""
     after: list[Callable[[], None]] = field(default_factory=list)
     """Done when the request is over: what its answer took is given back."""
 
@@ -101,6 +102,7 @@ class Gate:
         self._origins = Origins(server.settings)
         self._under_way: Counter[str] = Counter()
         """Requests and sockets, by tenant."""
+        self._held_back: Counter[str] = Counter()
         self._refusals = Refusals()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -121,9 +123,10 @@ class Gate:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 own = [*_HEADERS, (b"x-request-id", visit.request_id.encode())]
-                if visit.tenant is None:  # an open connection is for those who have a key
+                if visit.tenant is None or visit.crowded:
+                    # An open connection is for those who have a key, and room.
                     own.append((b"connection", b"close"))
-                elif status >= 400:
+                if visit.tenant and status >= 400:
                     self._refusals.one_more(visit.tenant.name)
                 message["headers"] = [*message.get("headers", ()), *own]
             elif len(message.get("body", b"")) > PIECE_BYTES:
@@ -137,6 +140,7 @@ class Gate:
                 self._admit(scope, visit)
                 staying = self._stay(visit)
             except ApiError as error:
+                await self._hold_back(visit)
                 await answer(error, ran=False)(scope, receive, sending)
             else:
                 with staying:
@@ -176,9 +180,7 @@ class Gate:
         """Counts one more of the tenant's, or refuses it: connections are everybody's."""
         if (tenant := visit.tenant) is None:
             return nullcontext()
-        connections = self._server.settings.connections
-        alone = self._server.sign_in is not None
-        most = max(LEAST_SHARE, connections * 3 // 4 if alone else connections // 4)
+        most = self._share
         if self._under_way[tenant.name] >= most:
             visit.crowded = True
             raise ApiError(
@@ -188,6 +190,23 @@ class Gate:
                 retry_after_s=1,
             )
         return self._counted(tenant.name)
+
+    @property
+    def _share(self) -> int:
+        connections = self._server.settings.connections
+        alone = self._server.sign_in is not None
+        return max(LEAST_SHARE, connections * 3 // 4 if alone else connections // 4)
+
+    async def _hold_back(self, visit: Visit) -> None:
+        """Who has too many under way is told so a while later, and so comes again later: of those
+        as many as may be under way. The rest lose their connections."""
+        if visit.crowded and visit.tenant and self._held_back[visit.tenant.name] < self._share:
+            visit.crowded = False
+            self._held_back[visit.tenant.name] += 1
+            try:
+                await asyncio.sleep(CROWDED_S)
+            finally:
+                self._held_back[visit.tenant.name] -= 1
 
     @contextmanager
     def _counted(self, name: str) -> Iterator[None]:

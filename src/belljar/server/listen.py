@@ -44,13 +44,11 @@ MOST_FIELDS = 128
 UNREAD_BYTES = 1 << 18
 """Of an answer, in the kernel; it takes twice as much memory, and would take megabytes by itself,
 for each client that does not read."""
-AHEAD_BYTES = 1 << 20
+AHEAD_BYTES = 1 << 18
 """The same of what a client sends and we have not read."""
 UNREAD_MS = 60_000
 """How long the kernel keeps what a client does not take, also when we have closed the connection
 and nobody counts it any more."""
-CROWDED_S = 1.0
-"""How long nothing more is read from a connection whose tenant has too many requests under way."""
 LINGER_S = 5.0
 """How long the rest of a refused body is thrown away before the connection is closed."""
 
@@ -150,6 +148,7 @@ class _Socket(Sliced, Stranger, WebSocketsSansIOProtocol):
         neither answer nor close."""
         self.is_strange()
         self.start_clock()
+        self.expect_head(0)
         try:
             self.read(head)
         except ValueError:  # a path that is not ASCII
@@ -163,7 +162,7 @@ class _Socket(Sliced, Stranger, WebSocketsSansIOProtocol):
 
     def is_held_up(self) -> bool:
         # Who does not read is not read from either: each ping would be answered.
-        return self.read_paused or not self.writable.is_set()
+        return self.read_paused or not self.writable.is_set() or not self.handshake_complete
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -199,6 +198,7 @@ class _Socket(Sliced, Stranger, WebSocketsSansIOProtocol):
             self.is_known()
         if "more" not in message:
             await super().send(message)
+            self.go_on()
             return
         await self.writable.wait()
         if self.disconnected or self.close_sent:
@@ -263,7 +263,7 @@ class _Bounded(Sliced, Stranger, HttpToolsProtocol):
 
     def whose(self) -> str:
         cycle = self._answering
-        return (_tenant_of(cycle.scope) if cycle else "") or self.tenant_name
+        return _tenant_of(cycle.scope) if cycle and not self.may_give_way() else ""
 
     def is_held_up(self) -> bool:
         return self.flow.read_paused
@@ -373,8 +373,6 @@ class _Bounded(Sliced, Stranger, HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         more = self._answering is self.cycle and self.cycle.more_body
-        visit: Any = self._answering.scope.get("belljar") if self._answering else None
-        crowded = visit is not None and visit.crowded
         self.tenant_name = _tenant_of(self._answering.scope) if self._answering else ""
         super().on_response_complete()
         if self.transport.is_closing():
@@ -383,13 +381,7 @@ class _Bounded(Sliced, Stranger, HttpToolsProtocol):
             self._clock = self.loop.call_later(LINGER_S, self.transport.close)
         elif self.tenant_name and self.may_give_way():
             self.is_idle()
-        if crowded:
-            self.flow.pause_reading()
-            self.loop.call_later(CROWDED_S, self._rested)
-
-    def _rested(self) -> None:
-        if not self.transport.is_closing():
-            self.flow.resume_reading()
+        self.expect_head()
 
     def look_at_key(self) -> None:
         """What is still under way a while after its key was removed loses its client, and ends as

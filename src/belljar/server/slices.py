@@ -36,8 +36,8 @@ class Sliced(Reading):
         self._later: TimerHandle | None = None
         self._resting_as = ""
         self._is_pausing = False
-        self._is_new = True
-        """Nothing was read from it yet."""
+        self._head_left = LARGE_BYTES
+        """Of a head that begins, or is about to: read at once, for nobody knows yet whose it is."""
 
     def whose(self) -> str:
         """The tenant's name; empty before it is known."""
@@ -69,9 +69,9 @@ class Sliced(Reading):
                 return
             self._later.cancel()  # meanwhile it is known whose this is
             self._later = None
-        was_new, worked_s = self._is_new, 0.0
+        in_head, worked_s = self._head_left > 0, 0.0
         while self._arrived and not self.is_held_up() and not self.transport.is_closing():
-            if worked_s >= WORK_S or (self.rest_s() and not self._is_new):
+            if worked_s >= WORK_S or (not self._head_left and self.rest_s()):
                 break
             size = self._next_bytes()
             piece = bytes(self._arrived[:size])
@@ -89,8 +89,8 @@ class Sliced(Reading):
         if self._arrived:
             self.wait()
             if not self.is_held_up():
-                # Behind a first head only until the gate has looked who that is.
-                rest_s = 0.0 if was_new else self.rest_s()
+                # Behind a head only until the gate has looked whose it is.
+                rest_s = 0.0 if in_head else self.rest_s()
                 self._resting_as = self.whose()
                 self._later = self.loop.call_later(rest_s, self._look_again)
         elif self._is_pausing:
@@ -107,15 +107,20 @@ class Sliced(Reading):
                 self.transport.pause_reading()
         return bool(self._arrived)
 
+    def expect_head(self, most_bytes: int = LARGE_BYTES) -> None:
+        """Of the next request, which may be somebody else's: a proxy's connections are."""
+        self._head_left = most_bytes
+
     def _next_bytes(self) -> int:
-        """The head of the first request comes at once, unless it is very long: strangers rest all
-        together, and whoever has a key is one until that was read."""
-        if self._is_new:
-            self._is_new = False
-            head = self._arrived.find(_HEAD_ENDS, 0, LARGE_BYTES)
-            if head >= 0:
-                return head + len(_HEAD_ENDS)
-        return self._slice_bytes
+        if not self._head_left:
+            return self._slice_bytes
+        head = self._arrived.find(_HEAD_ENDS, 0, self._head_left)
+        if head >= 0:
+            self._head_left = 0
+            return head + len(_HEAD_ENDS)
+        size = min(len(self._arrived), SMALL_BYTES, self._head_left)
+        self._head_left -= size
+        return size
 
     def _look_again(self) -> None:
         self._later = None

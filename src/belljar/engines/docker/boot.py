@@ -39,6 +39,7 @@ _ONE_RUN = (
     "agent",
     "reporting",
     "ending",
+    "seeds",
     "runner",
     "standalone",
 )
