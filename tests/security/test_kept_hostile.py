@@ -240,6 +240,7 @@ def test_l5_all_descriptors_taken_cost_neither_state_nor_sandbox(make: Make) -> 
     assert box.run("input()", stdin="again\n").value == "'again'"
 
 
+@pytest.mark.usefixtures("cgroups_of_ours")
 def test_l2_memory_taken_between_runs_is_the_sandboxes_own(
     make: Make, neighbour: belljar.Sandbox
 ) -> None:
