@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import belljar
+from belljar.engines.linux import cgroups
 from belljar.errors import BelljarError, InvalidRequest, SandboxFileError, SandboxLost, Unsupported
 from belljar.kept import events, outputs
 from belljar.probes import host, load
@@ -240,7 +241,6 @@ def test_l5_all_descriptors_taken_cost_neither_state_nor_sandbox(make: Make) -> 
     assert box.run("input()", stdin="again\n").value == "'again'"
 
 
-@pytest.mark.usefixtures("cgroups_of_ours")
 def test_l2_memory_taken_between_runs_is_the_sandboxes_own(
     make: Make, neighbour: belljar.Sandbox
 ) -> None:
@@ -254,7 +254,8 @@ def test_l2_memory_taken_between_runs_is_the_sandboxes_own(
     try:
         assert box.run("x + 1").value == "42"
     except SandboxLost as lost:
-        assert "memory" in str(lost)
+        # Without a cgroup the watch ends it, and nobody is left who says why.
+        assert "memory" in str(lost) or isinstance(cgroups.detect(), cgroups.Absent)
 
 
 def test_r3_a_flood_between_runs_is_neither_kept_nor_in_the_way(make: Make) -> None:
